@@ -1,0 +1,69 @@
+# The commands of this repository; `make help` lists them.
+SHELL  := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+LOCK   ?= cpu
+SPEC   ?= dags/refreshes/completejourney.yaml
+VENV   := $(CURDIR)/.venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.locked-$(LOCK)
+
+export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins
+export ETT_HOME   ?= $(CURDIR)/.ett
+
+.DEFAULT_GOAL := help
+.PHONY: help env refresh up down status test test-fast test-slow lint format soak chaos lock clean
+
+help: ## List the commands
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: $(READY) ## Make .venv from the lock (LOCK=cpu or gpu)
+
+# The resolver is asked again only for what the lock leaves open: the CUDA libraries of a wheel that this platform adds.
+$(READY): requirements/$(LOCK).txt
+	@echo "Making the environment from requirements/$(LOCK).txt ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^uv==' requirements/$(LOCK).txt)"
+	@UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" UV_LINK_MODE=copy $(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements/$(LOCK).txt
+	@touch $@
+
+refresh: env ## Refresh a model with the next day of its data, by real Airflow, and print its ETT report (SPEC=FILE)
+	@$(BIN)/python -m ett_airflow.stack refresh --spec $(SPEC)
+
+up: env ## Start Airflow with the pipeline and name its UI
+	@$(BIN)/python -m ett_airflow.stack up
+
+down: ## Stop Airflow and every job that it started
+	@test ! -x $(BIN)/python || $(BIN)/python -m ett_airflow.stack down
+
+status: env ## What is running
+	@$(BIN)/python -m ett_airflow.stack status
+
+test: lint test-fast test-slow ## All that CI runs
+
+lint: env ## Style, types, package directions, refresh specs
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m trainer.spec check dags/refreshes/*.yaml
+
+format: env ## Rewrite to the house style
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+test-fast: env ## The default tier: under three minutes
+	@$(BIN)/pytest -n 2
+
+test-slow: env ## Real Airflow, real trainer processes, faults, the browser
+	@$(BIN)/pytest -m "(integration or browser or chaos) and not soak" --durations=15
+
+chaos: env ## Only the tests that inject faults
+	@$(BIN)/pytest -m "chaos and not soak"
+
+soak: env ## Full counts of the long suites
+	@$(BIN)/pytest -m soak
+
+lock: env ## Resolve the locks again after a change in pyproject.toml
+	@requirements/lock.sh $(BIN)/uv
+
+clean: down ## Remove the environment; data and runs in .ett stay
+	@rm -rf $(VENV)
