@@ -35,7 +35,7 @@ def registry_root() -> Path:
 
 def data_root(configured: str) -> Path:
     """The folder of a spec's `data.root`: absolute as it is, relative below `$ETT_HOME/data`."""
-    return Path(configured) if os.path.isabs(configured) else home() / "data" / configured
+    return home() / "data" / configured  # joining an absolute path yields that path
 
 
 def safe_name(text: str) -> str:
