@@ -3,52 +3,55 @@
 from __future__ import annotations
 
 import difflib
-import re
 import sys
-from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import pydantic
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from trainer.columns import Column, Contract, Hashing, Role, Transform
 from trainer.located_yaml import LocatedDocument, SpecError, SpecProblem, load_located
+from trainer.section import Count, Day, Name, Number, Positive, Section, Share, enum_of
 
-__all__ = ["RefreshSpec", "RunInfo", "RunSpec", "SpecError", "Technique", "dump_run_spec", "load_run_spec", "load_spec"]
+__all__ = [
+    "Checkpoint",
+    "Column",
+    "Contract",
+    "Data",
+    "Device",
+    "Hashing",
+    "Holdout",
+    "Model",
+    "Optimizations",
+    "Owned",
+    "Owner",
+    "Preset",
+    "Publishing",
+    "RefreshSpec",
+    "Resources",
+    "Retries",
+    "Role",
+    "RunInfo",
+    "RunSpec",
+    "RunType",
+    "ServiceLevel",
+    "SpecError",
+    "SpecProblem",
+    "Technique",
+    "Training",
+    "Transform",
+    "WarmStart",
+    "Window",
+    "dump_run_spec",
+    "load_run_spec",
+    "load_spec",
+    "with_overrides",
+]
 
 SPEC_VERSION = 1
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
-
-
-class Role(StrEnum):
-    """What a column of the feature log is to the model."""
-
-    LABEL = "label"
-    EVENT_TIME = "event_time"
-    ENTITY = "entity"
-    DENSE = "dense"
-    CATEGORICAL = "categorical"
-    JAGGED = "jagged"
-    METADATA = "metadata"
-
-
-class Hashing(StrEnum):
-    """How a raw id becomes a row of its embedding table."""
-
-    NONE = "none"
-    SPLITMIX64 = "splitmix64"
-
-
-class Transform(StrEnum):
-    """What the reader does to a dense value."""
-
-    NONE = "none"
-    LOG1P = "log1p"
 
 
 class Preset(StrEnum):
@@ -72,177 +75,14 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
-class Warm(StrEnum):
-    """How a run chooses the anchor that it starts from."""
-
-    AUTO = "auto"
-    NONE = "none"
-
-
-def _enum(kind: type[StrEnum]) -> BeforeValidator:
-    """Strict mode wants enum members; YAML has strings. Says which names there are."""
-
-    def parse(value: Any) -> Any:
-        try:
-            return kind(value)
-        except ValueError:
-            raise ValueError(f"{value!r} is not one of {', '.join(kind)}") from None
-
-    return BeforeValidator(parse)
-
-
-def _day(value: Any) -> Any:
-    if isinstance(value, str):
-        try:
-            return date.fromisoformat(value)
-        except ValueError:
-            raise ValueError(f"{value!r} is not a date; write YYYY-MM-DD") from None
-    return value
-
-
-def _number(value: Any) -> Any:
-    """YAML 1.1 reads `1e-5` as text; people mean the number."""
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
-        return float(value)
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
-Positive = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-Day = Annotated[date, BeforeValidator(_day)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
-
-_TYPE_OF_ROLE = {
-    Role.LABEL: {"float32"},
-    Role.EVENT_TIME: {"timestamp[us, tz=UTC]"},
-    Role.ENTITY: {"int64"},
-    Role.DENSE: {"float32"},
-    Role.CATEGORICAL: {"int64"},
-    Role.JAGGED: {"list<element: int64 not null>"},
-}
-_METADATA_TYPES = {"float32", "float64", "int32", "int64", "string", "date32", "timestamp[us, tz=UTC]"}
-
-
-class Column(_Section):
-    """One column of the feature log. Every column is non-null; `min` and `max` bound the raw values."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-    type: str
-    role: Annotated[Role, _enum(Role)]
-    min: Number | None = None
-    max: Number | None = None
-    transform: Annotated[Transform, _enum(Transform)] = Transform.NONE
-    num_embeddings: Count | None = None
-    hashing: Annotated[Hashing, _enum(Hashing)] = Hashing.NONE
-    max_length: Count | None = None
-    table: str | None = None
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        allowed = _TYPE_OF_ROLE.get(self.role, _METADATA_TYPES)
-        if self.type not in allowed:
-            raise ValueError(f"a {self.role} column has type {' or '.join(sorted(allowed))}, not {self.type!r}")
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min:g} is above max {self.max:g}")
-        if self.transform is not Transform.NONE and self.role is not Role.DENSE:
-            raise ValueError("transform applies to dense columns only")
-        if self.transform is Transform.LOG1P and (self.min is None or self.min <= -1):
-            raise ValueError("transform log1p needs `min` above -1, so that it is defined for every value")
-        self._check_ids()
-        return self
-
-    def _check_ids(self) -> None:
-        sparse = self.role in (Role.CATEGORICAL, Role.JAGGED)
-        if sparse and self.num_embeddings is None:
-            raise ValueError(f"a {self.role} column needs num_embeddings, the rows of its embedding table")
-        if not sparse and (self.num_embeddings is not None or self.hashing is not Hashing.NONE or self.table):
-            raise ValueError("num_embeddings, hashing and table belong to categorical and jagged columns")
-        if (self.max_length is not None) != (self.role is Role.JAGGED):
-            raise ValueError("max_length is required for jagged columns and belongs to no other")
-
-    @property
-    def table_name(self) -> str:
-        """The embedding table that this column's ids look up."""
-        return self.table or self.name
-
-
-class Contract(_Section):
-    """The feature log's columns, in the order in which the files hold them."""
-
-    columns: Annotated[list[Column], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        names = [column.name for column in self.columns]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise ValueError(f"columns named twice: {', '.join(repeated)}")
-        for role in (Role.LABEL, Role.EVENT_TIME, Role.ENTITY):
-            count = len(self._of(role))
-            if count != 1:
-                raise ValueError(f"exactly one column has role {role}, here {count} do")
-        for needed, columns in (("dense", self.dense), ("categorical or jagged", self.sparse)):
-            if not columns:
-                raise ValueError(f"at least one {needed} column is needed")
-        self._check_tables()
-        return self
-
-    def _check_tables(self) -> None:
-        owners = {column.name: column for column in self.sparse if column.table is None}
-        for column in self.sparse:
-            owner = owners.get(column.table_name)
-            if owner is None:
-                raise ValueError(
-                    f"{column.name}: table {column.table!r} is not a sparse column with a table of its own"
-                )
-            if (column.num_embeddings, column.hashing) != (owner.num_embeddings, owner.hashing):
-                raise ValueError(
-                    f"{column.name} and {owner.name} share a table: same num_embeddings and hashing needed"
-                )
-
-    def _of(self, *roles: Role) -> list[Column]:
-        return [column for column in self.columns if column.role in roles]
-
-    @property
-    def label(self) -> Column:
-        return self._of(Role.LABEL)[0]
-
-    @property
-    def event_time(self) -> Column:
-        return self._of(Role.EVENT_TIME)[0]
-
-    @property
-    def entity(self) -> Column:
-        return self._of(Role.ENTITY)[0]
-
-    @property
-    def dense(self) -> list[Column]:
-        return self._of(Role.DENSE)
-
-    @property
-    def categorical(self) -> list[Column]:
-        return self._of(Role.CATEGORICAL)
-
-    @property
-    def jagged(self) -> list[Column]:
-        return self._of(Role.JAGGED)
-
-    @property
-    def sparse(self) -> list[Column]:
-        """Categorical, then jagged: the order of keys in every KeyedJaggedTensor."""
-        return self.categorical + self.jagged
-
-
-class Holdout(_Section):
+class Holdout(Section):
     """The entities never trained on: those whose salted hash falls below `fraction`."""
 
-    fraction: Annotated[float, BeforeValidator(_number), Field(gt=0, lt=1)] = 0.05
+    fraction: Annotated[Number, Field(gt=0, lt=1)] = 0.05
     salt: int = 1
 
 
-class Data(_Section):
+class Data(Section):
     """Where the day partitions are, and what a refresh takes of them."""
 
     root: str
@@ -252,7 +92,7 @@ class Data(_Section):
     min_rows_vs_median: Share = 0.3
 
 
-class Model(_Section):
+class Model(Section):
     """The model factory and its sizes. The factory is code: it is named here, never by a run's Param."""
 
     factory: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] = "trainer.model.dlrm:dlrm"
@@ -270,7 +110,7 @@ class Model(_Section):
         return self
 
 
-class Training(_Section):
+class Training(Section):
     """Per-rank batch size (rows) and learning rates."""
 
     batch_size: Count
@@ -279,30 +119,30 @@ class Training(_Section):
     seed: int = 7
 
 
-class Checkpoint(_Section):
+class Checkpoint(Section):
     """Seconds between the starts of two saves, and how many complete ones are kept."""
 
     interval_s: Positive = 600.0
     keep: Count = 2
 
 
-class Publishing(_Section):
+class Publishing(Section):
     """The gates between an anchor checkpoint and the registry."""
 
     max_prediction_difference: Positive = 1e-5
     min_holdout_auc: Share = 0.5
 
 
-class Resources(_Section):
+class Resources(Section):
     """Where the training job runs and how many ranks it has."""
 
     scheduler: Literal["local"] = "local"
     ranks: Count = 2
-    device: Annotated[Device, _enum(Device)] = Device.AUTO
+    device: Annotated[Device, enum_of(Device)] = Device.AUTO
     hang_timeout_s: Positive = 300.0
 
 
-class Retries(_Section):
+class Retries(Section):
     """Retries per task; `preemptions` and `crash_loop` (attempts without progress) are budgets of the training job."""
 
     check_schema: Annotated[int, Field(ge=0)] = 2
@@ -316,14 +156,14 @@ class Retries(_Section):
     delay_s: Positive = 10.0
 
 
-class Owner(_Section):
+class Owner(Section):
     """The team that answers for a component."""
 
     team: str
     contact: str | None = None
 
 
-class ServiceLevel(_Section):
+class ServiceLevel(Section):
     """A component's budget: a share of the job's wall time, or seconds."""
 
     share: Share | None = None
@@ -349,13 +189,13 @@ class Owned(StrEnum):
     PUBLISHING = "publishing"
 
 
-OwnedName = Annotated[Owned, _enum(Owned)]
+OwnedName = Annotated[Owned, enum_of(Owned)]
 
 
-class Optimizations(_Section):
+class Optimizations(Section):
     """A preset and exceptions to it by name."""
 
-    preset: Annotated[Preset, _enum(Preset)] = Preset.OPTIMIZED
+    preset: Annotated[Preset, enum_of(Preset)] = Preset.OPTIMIZED
     async_checkpoint: bool | None = None
     compile_cache: bool | None = None
     dynamic_shapes: bool | None = None
@@ -372,7 +212,7 @@ class Optimizations(_Section):
         return {technique.value: self.enabled(technique) for technique in Technique}
 
 
-class RefreshSpec(_Section):
+class RefreshSpec(Section):
     """One model's refresh: a file in `dags/refreshes/`, and one DAG."""
 
     version: Literal[1]
@@ -399,7 +239,7 @@ class RefreshSpec(_Section):
         return value
 
 
-class Window(_Section):
+class Window(Section):
     """Days of the feature log, `start` included, `end` not."""
 
     start: Day
@@ -416,7 +256,7 @@ class Window(_Section):
         return (self.end - self.start).days
 
 
-class WarmStart(_Section):
+class WarmStart(Section):
     """The anchor checkpoint that a run starts from, and the run that wrote it."""
 
     run: str
@@ -430,18 +270,18 @@ class RunType(StrEnum):
     ASSET = "asset_triggered"
 
 
-class RunInfo(_Section):
+class RunInfo(Section):
     """What is decided once per run, before its first task starts work."""
 
     run: str
     window: Window
-    run_type: Annotated[RunType, _enum(RunType)] = RunType.MANUAL
+    run_type: Annotated[RunType, enum_of(RunType)] = RunType.MANUAL
     warm_start: WarmStart | None = None
     params: dict[str, Any] = {}
     newest_day: Day | None = None
 
 
-class RunSpec(_Section):
+class RunSpec(Section):
     """The resolved spec in the run folder: the refresh with the run's parameters applied, and the run itself."""
 
     version: Literal[1] = 1
@@ -501,10 +341,10 @@ def _check_version(document: LocatedDocument) -> None:
         raise SpecError([document.problem(("version",), message)])
 
 
-_AnySection = TypeVar("_AnySection", bound=_Section)
+AnySection = TypeVar("AnySection", bound=Section)
 
 
-def _validated(kind: type[_AnySection], document: LocatedDocument) -> _AnySection:
+def _validated(kind: type[AnySection], document: LocatedDocument) -> AnySection:
     try:
         return kind.model_validate(document.data)
     except pydantic.ValidationError as error:
@@ -528,7 +368,7 @@ def _problem(document: LocatedDocument, detail: dict[str, Any]) -> SpecProblem:
 
 def _unknown(location: tuple[str | int, ...]) -> str:
     """Says what was probably meant, among the fields that sections have."""
-    known = {name for section in _Section.__subclasses__() for name in section.model_fields}
+    known = {name for section in Section.__subclasses__() for name in section.model_fields}
     close = difflib.get_close_matches(str(location[-1]), known, n=1)
     return "is not a field of this section" + (f"; did you mean `{close[0]}`?" if close else "; check its spelling")
 
