@@ -1,0 +1,98 @@
+"""A job for tests: `python -m behave RANK:ACTION[:ARGUMENT] ...`, actions in order, `*` for every rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+RANK = int(os.environ["RANK"])
+
+
+def mark(path: str) -> None:
+    """One line for each time that this is run."""
+    with Path(path).open("a") as file:
+        file.write(f"{RANK} {os.getpid()}\n")
+
+
+def say(text: str) -> None:
+    print(text)
+    print(f"{text} on stderr", file=sys.stderr)
+
+
+def leave(code: str) -> None:
+    sys.exit(int(code))
+
+
+def die(number: str) -> None:
+    os.kill(os.getpid(), int(number))
+
+
+def explain(text: str) -> None:
+    content = {"message": text, "details": {"rank": RANK}}
+    Path(os.environ["ETT_ERROR_FILE"]).write_text(json.dumps(content))
+
+
+def save_on_term(seconds: str) -> None:
+    """As a trainer does: SIGTERM -> save -> exit 75."""
+
+    def save(*_: object) -> None:
+        time.sleep(float(seconds))
+        os._exit(75)
+
+    signal.signal(signal.SIGTERM, save)
+
+
+def ignore_term(_: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def spawn_daemon(left: str) -> None:
+    """A helper that loses its parent, and leaves the rank's "session", its "environment" or "both" behind."""
+    command = "exec sleep 301" if left == "environment" else "exec setsid sleep 301"
+    environment = dict(os.environ) if left == "session" else {"PATH": os.environ["PATH"]}
+    subprocess.run(["/bin/sh", "-c", f"({command}) & exit 0"], env=environment, stdout=subprocess.DEVNULL, check=True)
+
+
+def beat(seconds: str) -> None:
+    """Signs of life for a while, then none."""
+    from ett_reports.events import ProcessIdentity, Source
+    from ett_reports.recorder import Recorder
+
+    attempt = int(os.environ["ETT_ATTEMPT"])
+    identity = ProcessIdentity(
+        job="refresh/run", source=Source.TRAINER, process=f"trainer-a{attempt}-r{RANK}", attempt=attempt, rank=RANK
+    )
+    recorder = Recorder(Path(os.environ["ETT_EVENTS_DIR"]), identity)
+    end = time.monotonic() + float(seconds)
+    while time.monotonic() < end:
+        recorder.heartbeat()
+        time.sleep(0.05)
+
+
+def show_environment(path: str) -> None:
+    Path(f"{path}.{RANK}").write_text(json.dumps({**os.environ, "cwd": str(Path.cwd())}))
+
+
+ACTIONS = {
+    "mark": mark,
+    "say": say,
+    "exit": leave,
+    "die": die,
+    "explain": explain,
+    "save_on_term": save_on_term,
+    "ignore_term": ignore_term,
+    "spawn_daemon": spawn_daemon,
+    "beat": beat,
+    "environment": show_environment,
+    "sleep": lambda seconds: time.sleep(float(seconds)),
+}
+
+for step in sys.argv[1:]:
+    rank, action, argument = f"{step}::".split(":", 2)
+    if rank in ("*", str(RANK)):
+        ACTIONS[action](argument.rstrip(":"))

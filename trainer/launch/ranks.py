@@ -1,0 +1,104 @@
+"""The ranks of one job as processes of this machine, started by TorchX's local scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from trainer.launch.jobs import RankStatus
+
+if TYPE_CHECKING:
+    from torchx.specs import AppDef
+
+
+class RankGroup:
+    """Starts the ranks, each the leader of its own session, and tells who ended when and how."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._statuses: dict[int, RankStatus] = {}
+        self._watches: dict[int, int] = {}
+        self._poll = select.poll()
+        self._scheduler: Any = None
+        self._app_id: str | None = None
+
+    def prepare(self) -> None:
+        """Import what starting takes, so that it costs no time in which devices are held."""
+        self._scheduler = _local_scheduler(self._started)
+
+    def start(self, app: AppDef, log_dir: Path) -> None:
+        """Run the application's ranks with logs below `log_dir`. After an error `alive` has those that started."""
+        self._app_id = self._scheduler.submit(app, {"log_dir": str(log_dir)})
+
+    def _started(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+        self._processes[rank] = process
+        started = psutil.Process(process.pid).create_time()  # a zombie still has one
+        self._statuses[rank] = RankStatus(rank=rank, pid=process.pid, pid_started=started)
+        descriptor = os.pidfd_open(process.pid)
+        self._watches[rank] = descriptor
+        self._poll.register(descriptor, select.POLLIN)
+
+    @property
+    def statuses(self) -> tuple[RankStatus, ...]:
+        return tuple(self._statuses[rank] for rank in sorted(self._statuses))
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        return tuple(rank for rank, status in sorted(self._statuses.items()) if status.exit_code is None)
+
+    def wait(self, timeout_s: float) -> Sequence[RankStatus]:
+        """Ranks that ended, as soon as one does or after `timeout_s`; each is told once."""
+        self._poll.poll(timeout_s * 1000)
+        now = time.time_ns()
+        ended = []
+        for rank in self.alive:
+            code = self._processes[rank].poll()
+            if code is not None:
+                self._statuses[rank] = replace(self._statuses[rank], exit_code=code, ended_ns=now)
+                self._poll.unregister(self._watches[rank])
+                os.close(self._watches.pop(rank))
+                ended.append(self._statuses[rank])
+        return ended
+
+    def signal_ranks(self, number: signal.Signals) -> None:
+        """To the ranks alone, as a scheduler's notice goes to the job's processes and not to their helpers."""
+        for rank in self.alive:
+            self._processes[rank].send_signal(number)
+
+    def signal_groups(self, number: signal.Signals) -> None:
+        """To the ranks and what they started."""
+        for rank in self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._processes[rank].pid, number)
+
+    def close(self) -> None:
+        """Complete the log files; the ranks must be gone."""
+        if self._app_id is not None:
+            self._scheduler.describe(self._app_id)  # noticing the end is what closes them
+
+
+def _local_scheduler(started: Any) -> Any:
+    """TorchX's `local_cwd` with its processes in our hands: it neither exposes them nor survives its own process."""
+    from torchx.schedulers.local_scheduler import CWDImageProvider, LocalScheduler
+
+    class ExposedLocalScheduler(LocalScheduler):
+        def run_local_job(self, args: Any, env: Any, stdout: Any, stderr: Any, cwd: Any = None) -> Any:
+            process = super().run_local_job(args, env, stdout, stderr, cwd)
+            started(int(env["RANK"]), process)
+            return process
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    scheduler = ExposedLocalScheduler("ett", CWDImageProvider)
+    for number, handler in handlers.items():  # it installs its own, which would raise in the middle of our work
+        signal.signal(number, handler)
+    return scheduler
