@@ -1,0 +1,263 @@
+"""Real ranks over gloo, forked from a server that has imported torch once; and what they do in the tests."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from checkpoint_job import LINEAGE, progress_at
+from torch import nn
+from torchrec.distributed.planner import ParameterConstraints
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from ett_reports.events import ProcessIdentity, Source
+from ett_reports.recorder import Recorder
+from trainer.checkpoint import (
+    Checkpointer,
+    CheckpointError,
+    CheckpointMode,
+    CheckpointRef,
+    load_unsharded,
+    newest_complete,
+    reference_table,
+    restore,
+    restore_newest,
+)
+from trainer.checkpoint import shards as shards_module
+from trainer.dpp.batch import Batch
+from trainer.dpp.cursor import Interval
+from trainer.model.sharding import ShardMetadataSource, shard_model
+from trainer.model.trainee import Trainee
+from trainer.run_folder import RunFolder
+
+ROWS, TABLES, WIDTH = 37, 3, 8
+
+
+class SmallModel(nn.Module):
+    """Three tables of an odd number of rows, and a linear layer."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        configs = [
+            EmbeddingBagConfig(name=f"t{n}", num_embeddings=ROWS, embedding_dim=WIDTH, feature_names=[f"f{n}"])
+            for n in range(TABLES)
+        ]
+        self.tables = EmbeddingBagCollection(tables=configs, device=torch.device(device))
+        self.over = nn.Linear(TABLES * WIDTH + 2, 1)
+
+    def forward(self, dense: torch.Tensor, sparse: KeyedJaggedTensor) -> torch.Tensor:
+        embedded = self.tables(sparse).to_dict()  # by name: sharding decides in which order they come
+        return self.over(torch.cat([dense, *(embedded[f"f{n}"] for n in range(TABLES))], dim=1)).squeeze(1)
+
+
+def batch(seed: int, rows: int = 16) -> Batch:
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 4, (TABLES * rows,), generator=draw, dtype=torch.int32)
+    values = torch.randint(0, ROWS, (int(lengths.sum()),), generator=draw)
+    keys = [f"f{n}" for n in range(TABLES)]
+    sparse = KeyedJaggedTensor.from_lengths_sync(keys=keys, values=values, lengths=lengths)
+    labels = torch.randint(0, 2, (rows,), generator=draw).float()
+    return Batch(torch.randn(rows, 2, generator=draw), sparse, labels, rows)
+
+
+def trainee(kind: str, seed: int) -> Trainee:
+    torch.manual_seed(seed)
+    model = SmallModel("meta")
+    model.sharding_constraints = {f"t{n}": ParameterConstraints(sharding_types=[kind]) for n in range(TABLES)}
+    sharded = shard_model(
+        model,
+        device=torch.device("cpu"),
+        sparse_learning_rate=0.1,
+        local_world_size=dist.get_world_size(),
+        plan_folder=None,
+        metadata=ShardMetadataSource.PLAN,
+    )
+    return Trainee(sharded.dmp, dense_learning_rate=0.05)
+
+
+def share_of(rank: int) -> list[Interval]:
+    return [Interval(0, rank, 30, 50 + rank)]
+
+
+def checkpointer(root: Path, **more: Any) -> Checkpointer:
+    rank = dist.get_rank()
+    process = f"trainer-a1-r{rank}"
+    identity = ProcessIdentity(job="movies/r1", source=Source.TRAINER, process=process, attempt=1, rank=rank)
+    folder = RunFolder.of("movies", "r1", root)
+    facts = {"keep": 5, "mode": CheckpointMode.ASYNC, "lineage": LINEAGE, "commit_timeout_s": 20.0}
+    return Checkpointer(folder, recorder=Recorder(folder.events_dir, identity), **{**facts, **more})
+
+
+def progress(step: int) -> Any:
+    rank = dist.get_rank()
+    return progress_at(step, remaining=share_of(rank), world_size=dist.get_world_size(), metrics={"rows": 10 + rank})
+
+
+# -- what ranks do --------------------------------------------------------------------------------------------------
+
+
+def save(root: Path, kind: str, mode: CheckpointMode = CheckpointMode.ASYNC) -> dict[str, Any]:
+    """Three steps, save, one step more at once, so that a copy taken too late would show. Returns what was right."""
+    job = trainee(kind, seed=1)
+    saver = checkpointer(root, mode=mode)
+    for step in range(3):
+        job.step(batch(step))
+    truth = {name: _whole(tensor) for name, tensor in job.state()["model"].items()}
+    predicted = job.predict(batch(99)).clone()
+    saver.save(3, job.state(), progress(3))
+    job.step(batch(3))
+    after = job.predict(batch(99))
+    saver.close()
+    return {"truth": truth, "predicted": predicted, "after": after}
+
+
+def load(root: Path, kind: str) -> dict[str, Any]:
+    """Restore into a model that was initialized otherwise; predict, train one step, predict."""
+    job = trainee(kind, seed=2)
+    folder = RunFolder.of("movies", "r1", root).checkpoints_dir / "step-3"
+    saved = restore(CheckpointRef.open(folder), job.state())
+    loaded = {name: _whole(tensor) for name, tensor in job.state()["model"].items()}
+    predicted = job.predict(batch(99)).clone()
+    job.step(batch(3))
+    return {"loaded": loaded, "predicted": predicted, "after": job.predict(batch(99)), "progress": saved}
+
+
+def save_then_die(root: Path, mode: CheckpointMode) -> dict[str, Any]:
+    """Rank 1 is killed while it writes its shard of step 2."""
+    job = trainee("row_wise", seed=1)
+    saver = checkpointer(root, mode=mode, commit_timeout_s=2.0)
+    job.step(batch(0))
+    saver.save_before_exit(1, job.state(), progress(1))
+    if dist.get_rank() == 1:
+        shards_module._shard_item = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    saver.save(2, job.state(), progress(2))
+    try:
+        saver.close(timeout_s=20)
+    except CheckpointError as error:
+        newest = newest_complete(RunFolder.of("movies", "r1", root).checkpoints_dir)
+        return {"error": str(error), "newest": newest and newest.step}
+    return {}
+
+
+def save_with_a_failing_rank(root: Path) -> str:
+    """Rank 1 cannot write its shard; both ranks must hear of it at once, not at the deadline."""
+    job = trainee("row_wise", seed=1)
+    saver = checkpointer(root, commit_timeout_s=300.0)
+    if dist.get_rank() == 1:
+        shards_module.torch.save = _no_space  # type: ignore[attr-defined]
+    try:
+        saver.save_before_exit(1, job.state(), progress(1), timeout_s=300.0)
+    except CheckpointError as error:
+        return str(error)
+    return "saved"
+
+
+def save_twice_and_damage(root: Path) -> int:
+    """A shard that only rank 1 hashes is changed: both ranks take the checkpoint before."""
+    job = trainee("row_wise", seed=1)
+    saver = checkpointer(root)
+    for step in (1, 2):
+        job.step(batch(step))
+        saver.save_before_exit(step, job.state(), progress(step))
+    folder = RunFolder.of("movies", "r1", root)
+    shard = folder.checkpoints_dir / "step-2" / "__0_0.distcp"  # second of three names in order
+    if dist.get_rank() == 0:
+        content = bytearray(shard.read_bytes())
+        content[900] ^= 1
+        shard.write_bytes(content)
+    dist.barrier()
+    restored = restore_newest(folder, job.state(), recorder=saver._recorder)
+    return restored.ref.step if restored else 0
+
+
+def save_anchor(root: Path) -> dict[str, Any]:
+    """The anchor with each rank's part of the reference, read back by an unsharded module."""
+    job = trainee("row_wise", seed=1)
+    saver = checkpointer(root)
+    job.step(batch(0))
+    rank = dist.get_rank()
+    part = reference_table(rows=[Interval(0, 0, rank * 2, rank * 2 + 2)], labels=[0, 1], logits=[rank, -rank])
+    ref = saver.save_anchor(1, job.state(), progress(1), part, timeout_s=30)
+    saver.close()
+    module = SmallModel("cpu")
+    load_unsharded(ref.path, module)
+    given = batch(99)
+    with torch.no_grad():
+        difference = (module(given.dense, given.sparse) - job.predict(given)).abs().max().item()
+    return {"difference": difference, "path": str(ref.path)}
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    """Collective for a sharded tensor; whole on rank 0."""
+    if not hasattr(tensor, "local_shards"):
+        return tensor.detach().clone()
+    whole = torch.full(tuple(tensor.size()), float("nan"))
+    tensor.gather(0, whole if dist.get_rank() == 0 else None)
+    return whole
+
+
+def _no_space(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+# -- starting them --------------------------------------------------------------------------------------------------
+
+
+def run_ranks(world_size: int, action: Callable[..., Any], root: Path, *arguments: Any) -> list[Any]:
+    """Run `action(root, *arguments)` on every rank; what each returned, or its negative exit code if it was killed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torchrec", "trainer.checkpoint", "trainer.model.sharding"])
+    meeting = root / f"meeting-{action.__name__}-{world_size}-{'-'.join(map(str, arguments))}"
+    pipes, ranks = [], []
+    for rank in range(world_size):
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_rank, args=(rank, world_size, meeting, sender, action, root, *arguments))
+        process.start()
+        sender.close()
+        pipes.append(receiver)
+        ranks.append(process)
+    return [_outcome(process, pipe) for process, pipe in zip(ranks, pipes, strict=True)]
+
+
+def _outcome(process: Any, pipe: Any) -> Any:
+    try:
+        outcome = pipe.recv() if pipe.poll(120) else "silent"
+    except EOFError:
+        outcome = None
+    process.join(20)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    if outcome is None:
+        return process.exitcode
+    if isinstance(outcome, str):
+        raise AssertionError(outcome)
+    return torch.load(io.BytesIO(outcome), weights_only=False)
+
+
+def _rank(
+    rank: int, world_size: int, meeting: Path, sender: Any, action: Callable[..., Any], root: Path, *arguments: Any
+) -> None:
+    torch.set_num_threads(1)
+    try:
+        store = dist.FileStore(str(meeting), world_size)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+        stream = io.BytesIO()
+        torch.save(action(root, *arguments), stream)  # tensors by value: this process is gone when they are read
+        sender.send(stream.getvalue())
+    except BaseException:
+        sender.send(traceback.format_exc())
+    sender.close()
+    sys.stdout.flush()
+    os._exit(0)
