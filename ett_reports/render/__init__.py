@@ -1,0 +1,1 @@
+"""A report as people and other programs see it: terminal, HTML, Perfetto trace, OpenMetrics."""
