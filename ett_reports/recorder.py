@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -173,8 +174,10 @@ class Recorder:
 
     def heartbeat(self) -> None:
         """A sign of life, without a system call. Every event is one too."""
-        if not self._closed:
-            self._flight.beat(self._clock.mono_ns())
+        # Another thread may close the recorder at this very moment.
+        with contextlib.suppress(ValueError):
+            if not self._closed:
+                self._flight.beat(self._clock.mono_ns())
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -312,25 +315,11 @@ class Recorder:
         self._flight.close()
 
 
-class _NoFlightRecorder(FlightRecorder):
-    """Stands in where the disk had no room for the real one: the same window, in private memory."""
-
-    def __init__(self) -> None:
-        import mmap
-
-        from ett_reports.flight_recorder import _HEADER, _STEP, MAGIC, NO_CURSOR
-
-        self._map = mmap.mmap(-1, _HEADER.size + CAPACITY * _STEP.size)
-        self.count = 0
-        self._next = _HEADER.size
-        _HEADER.pack_into(self._map, 0, MAGIC, 0, 0, NO_CURSOR, 0, 0, 0)
-
-
 def _flight_recorder(path: Path) -> FlightRecorder:
     try:
-        return FlightRecorder(path)
+        return FlightRecorder.at(path)
     except OSError:
-        return _NoFlightRecorder()
+        return FlightRecorder.private()
 
 
 def _claim_folder(root: Path, process: str) -> tuple[Path, str]:

@@ -17,7 +17,7 @@ from ett_reports.reader import read_log
 from ett_reports.shipping import Shipper
 
 LOOP = """
-import mmap, os, struct, sys
+import mmap, os, sys
 from pathlib import Path
 from ett_reports.events import Phase, ProcessIdentity, Source
 from ett_reports.recorder import Recorder
@@ -26,7 +26,7 @@ folder, truth = Path(sys.argv[1]), sys.argv[2]
 # The witness: a count in shared memory, raised only after step() returned.
 descriptor = os.open(truth, os.O_RDWR | os.O_CREAT)
 os.ftruncate(descriptor, 8)
-witness = mmap.mmap(descriptor, 8)
+witness = memoryview(mmap.mmap(descriptor, 8)).cast("q")
 identity = ProcessIdentity(job="shop/run", source=Source.TRAINER, process="trainer-a1-r0", attempt=1, rank=0, devices=1)
 recorder = Recorder(folder, identity)
 with recorder.span(Phase.TRAIN_MODULE):
@@ -37,7 +37,7 @@ while True:
     sum(range(int(sys.argv[3])))
     cursor += 1
     recorder.step(cursor=cursor, data_wait_ns=10)
-    struct.pack_into("<q", witness, 0, cursor)
+    witness[0] = cursor
     if cursor % 997 == 0:
         with recorder.span(Phase.CHECKPOINT_BLOCKING):
             pass
@@ -71,7 +71,9 @@ def check(folder: Path, work: int, alive_s: float) -> None:
         cursors = [cursor for window in log.processes[0].windows for cursor in window.cursor]
         # The step whose witness was not written yet may be there too.
         assert cursors == list(range(1, len(cursors) + 1)) and len(cursors) - completed in (0, 1)
-        assert log.quality.torn_lines == log.quality.missing_sequence == log.quality.invalid_events == 0
+        # A window's line may be cut short by the kill itself: its steps are in the flight recorder still.
+        assert log.quality.torn_lines <= 1
+        assert log.quality.missing_sequence == log.quality.invalid_events == 0
         report = reduce(log)
         assert report.attempts[0].steps == len(cursors) and report.productive_ns > 0
 
