@@ -21,6 +21,7 @@ from publish.errors import InputError, PublishError, RegistryError
 from publish.registry import Registry
 from publish.scoring import BATCH_ROWS, logits_of
 from publish.snapshot import MANIFEST_NAME, SnapshotManifest, load_model
+from trainer.atomic_file import replacing
 from trainer.checkpoint.reference import probabilities
 from trainer.dpp.contract import arrow_type
 from trainer.dpp.decode import HostBatch, Piece, assemble, decode
@@ -59,10 +60,8 @@ def predict(snapshot: Path, source: Path, target: Path) -> int:
         raise InputError(f"{source}: cannot be read as Parquet ({error})") from None
     columns = _checked_columns(spec.contract, parquet.schema_arrow, source)
     module = load_model(snapshot)
-    aside = target.with_name(f".{target.name}.writing")
     rows = 0
-    with ExitStack() as opened:
-        opened.callback(aside.unlink, missing_ok=True)
+    with replacing(target) as aside, ExitStack() as opened:
         writer = None
         for batch in _batches(parquet, columns, source):
             _check_values(spec.contract, batch, source, rows)
@@ -73,8 +72,6 @@ def predict(snapshot: Path, source: Path, target: Path) -> int:
             rows += batch.num_rows
         if writer is None:
             raise InputError(f"{source}: has no rows to score")
-        writer.close()
-        aside.replace(target)
     return rows
 
 

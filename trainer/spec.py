@@ -12,6 +12,7 @@ import pydantic
 import yaml
 from pydantic import Field, field_validator, model_validator
 
+from trainer.atomic_file import replace_text
 from trainer.columns import Column, Contract, Hashing, Role, Transform
 from trainer.located_yaml import LocatedDocument, SpecError, SpecProblem, load_located
 from trainer.section import Count, Day, Name, Number, Positive, Section, Share, enum_of
@@ -313,10 +314,7 @@ def load_run_spec(path: str | Path) -> RunSpec:
 
 def dump_run_spec(spec: RunSpec, path: str | Path) -> None:
     """Write a resolved spec in one atomic step, so that no reader ever sees half of it."""
-    target = Path(path)
-    aside = target.with_name(f".{target.name}.writing")
-    aside.write_text(yaml.safe_dump(spec.model_dump(mode="json", exclude_none=True), sort_keys=False), encoding="utf-8")
-    aside.replace(target)
+    replace_text(Path(path), yaml.safe_dump(spec.model_dump(mode="json", exclude_none=True), sort_keys=False))
 
 
 def with_overrides(spec: RefreshSpec, overrides: dict[str, dict[str, Any]]) -> RefreshSpec:

@@ -18,7 +18,7 @@ from trainer.launch.records import read_record, write_record
 def test_a_full_disk_leaves_the_old_record(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
     write_record(path, {"state": "old"})
-    (tmp_path / f".status.json.{os.getpid()}").symlink_to("/dev/full")
+    (tmp_path / f".status.json.{os.getpid()}.writing").symlink_to("/dev/full")
     with pytest.raises(RecordWriteError, match="No space left on device") as raised:
         write_record(path, {"state": "new"})
     assert raised.value.errno == errno.ENOSPC
@@ -49,7 +49,7 @@ def test_an_end_is_told_once_there_is_room_again(jobs, monkeypatch: pytest.Monke
     monkeypatch.setattr(conclusion, "_WRITE_RETRY_S", 0.01)
     folder = JobFolder.of(jobs.submit("*:exit:0").id)
     jobs.until(lambda: folder.status().status.terminal, "no end")
-    (folder.root / f".status.json.{os.getpid()}").symlink_to("/dev/full")
+    (folder.root / f".status.json.{os.getpid()}.writing").symlink_to("/dev/full")
     status = replace(folder.status().status, message="told again")
     request = folder.registration().request
     conclusion.conclude(folder, request, conclusion.shipper_for(folder, request), status)

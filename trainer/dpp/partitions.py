@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from trainer.atomic_file import replace_text, replacing
 from trainer.dpp.contract import arrow_schema, contract_hash
 from trainer.dpp.errors import LandingError
 from trainer.spec import Contract
@@ -148,23 +148,11 @@ def land(
 
 def write_file(path: Path, table: pa.Table) -> LandedFile:
     """One Parquet file as every partition has it: small row groups to resume in, checksummed pages, zstd."""
-    aside = path.with_name(f".{path.name}.writing")
-    pq.write_table(table, aside, row_group_size=ROWS_PER_GROUP, compression="zstd", write_page_checksum=True)
-    landed = LandedFile(path.name, aside.stat().st_size, table.num_rows)
-    _flush(aside)
-    aside.replace(path)
-    return landed
+    with replacing(path) as aside:
+        pq.write_table(table, aside, row_group_size=ROWS_PER_GROUP, compression="zstd", write_page_checksum=True)
+    return LandedFile(path.name, path.stat().st_size, table.num_rows)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a small JSON document in one atomic step."""
-    aside = path.with_name(f".{path.name}.writing")
-    aside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    _flush(aside)
-    aside.replace(path)
-
-
-def _flush(path: Path) -> None:
-    """To disk before it gets its name: a marker must never survive a power cut that its file did not."""
-    with path.open("rb") as handle:
-        os.fsync(handle.fileno())
+    replace_text(path, json.dumps(content, indent=1) + "\n")

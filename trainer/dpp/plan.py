@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainer.atomic_file import replace_text
 from trainer.dpp.cursor import Interval
 from trainer.dpp.errors import PlanError
 from trainer.dpp.hashing import HoldoutRule
@@ -158,9 +159,7 @@ class ReadPlan:
 
     def dump(self, path: Path) -> None:
         """Write the plan in one atomic step."""
-        aside = path.with_name(f".{path.name}.writing")
-        aside.write_text(json.dumps(self._to_json(), indent=1) + "\n", encoding="utf-8")
-        aside.replace(path)
+        replace_text(path, json.dumps(self._to_json(), indent=1) + "\n")
 
     def _to_json(self) -> dict[str, Any]:
         return {

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.atomic_file import sync
 from trainer.launch.errors import JobNotFoundError, RecordWriteError
 from trainer.launch.file_lock import FileLock, locked_elsewhere
 from trainer.launch.jobs import JobKey, JobRequest, JobStatus
-from trainer.launch.records import read_record, sync_folder, write_record
+from trainer.launch.records import read_record, write_record
 from trainer.run_folder import RunFolder, home
 
 STATUS_VERSION = 1
@@ -215,7 +216,7 @@ def register(request: JobRequest, *, prepare: Callable[[JobFolder, int], None]) 
         _sweep_staging(jobs)
         _fill(staging, request, prepare)
         _publish(staging, folder)
-        sync_folder(jobs)
+        sync(jobs)
     except OSError as error:
         raise RecordWriteError(str(folder.root), error) from error
     finally:
