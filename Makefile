@@ -18,12 +18,13 @@ help: ## List the commands
 
 env: $(READY) ## Make .venv from the lock (LOCK=cpu or gpu)
 
+# Bytecode is compiled once here: where Python may not write it, every process of every task would compile its imports anew.
 # The resolver is asked again only for what the lock leaves open: the CUDA libraries of a wheel that this platform adds.
 $(READY): requirements/$(LOCK).txt
 	@echo "Making the environment from requirements/$(LOCK).txt ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^uv==' requirements/$(LOCK).txt)"
-	@UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" UV_LINK_MODE=copy $(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements/$(LOCK).txt
+	@UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" UV_LINK_MODE=copy $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements/$(LOCK).txt
 	@touch $@
 
 refresh: env ## Refresh a model with the next day of its data, by real Airflow, and print its ETT report (SPEC=FILE)

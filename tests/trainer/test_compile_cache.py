@@ -1,0 +1,118 @@
+"""Compiled code between attempts: hits, misses that say why, damage, and the recompile limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_job import small_spec
+
+from ett_reports.events import Phase
+from trainer.compile.cache import CompileArchive, CompileKey
+from trainer.compile.tower import CompiledForward, ShapePolicy
+from trainer.compile.watch import CompileWatch, reaches_limit
+
+
+def compiled(folder: Path) -> Path:
+    (folder / "ab").mkdir(parents=True)
+    (folder / "ab" / "kernel.so").write_bytes(b"code")
+    (folder / "locks").mkdir()
+    (folder / "locks" / "one.lock").touch()
+    return folder
+
+
+KEY = CompileKey.of(small_spec(), device="cpu")
+
+
+def test_what_one_attempt_compiled_the_next_one_finds(tmp_path: Path):
+    archive = CompileArchive(tmp_path / "kept")
+    assert archive.unpack(KEY, tmp_path / "first").hit is False
+    assert archive.publish(KEY, compiled(tmp_path / "first")) > 0
+    lookup = archive.unpack(KEY, tmp_path / "second")
+    assert (lookup.hit, lookup.changed) == (True, [])
+    assert (tmp_path / "second" / "ab" / "kernel.so").read_bytes() == b"code"
+    assert not list((tmp_path / "second").rglob("*.lock"))
+
+
+def test_a_miss_says_which_part_of_the_key_changed(tmp_path: Path):
+    archive = CompileArchive(tmp_path)
+    archive.publish(KEY, compiled(tmp_path / "first"))
+    other = CompileKey.of(small_spec(model={"over_arch": [32, 8]}), device="cpu")
+    assert archive.unpack(other, tmp_path / "second").changed == ["model"]
+    newer = replace(KEY, parts={**KEY.parts, "torch": "3.0"})
+    assert archive.unpack(newer, tmp_path / "second").changed == ["torch"]
+
+
+def test_a_cut_off_archive_is_a_miss_and_leaves_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    archive = CompileArchive(tmp_path / "kept")
+    archive.publish(KEY, compiled(tmp_path / "first"))
+    (path,) = (tmp_path / "kept").glob("*.tar")
+    path.write_bytes(path.read_bytes()[:700])
+    lookup = archive.unpack(KEY, tmp_path / "second")
+    assert (lookup.hit, lookup.changed) == (False, ["archive unreadable"])
+    assert str(path) in caplog.text
+    assert not (tmp_path / "second").exists()
+
+
+class Recorded:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[Phase, int, int]] = []
+        self.points: list[tuple[str, dict[str, Any]]] = []
+
+    def record_span(self, phase: Phase, start_ns: int, end_ns: int, **_: Any) -> None:
+        self.spans.append((phase, start_ns, end_ns))
+
+    def point(self, name: str, **attrs: Any) -> None:
+        self.points.append((name, attrs))
+
+
+def test_compilations_count_as_recompiles_from_the_loop_on_and_warn_at_the_limit(caplog: pytest.LogCaptureFixture):
+    recorded = Recorded()
+    watch = CompileWatch(recorded)  # type: ignore[arg-type]
+    watch.start()
+    try:
+        double = torch.compile(lambda x: x * 2, backend="eager", dynamic=False)
+        double(torch.ones(2))
+        assert (watch.compilations, recorded.spans) == (1, [])
+        watch.enter_loop()
+        for size in range(3, 3 + torch._dynamo.config.recompile_limit - 1):
+            double(torch.ones(size))
+    finally:
+        watch.stop()
+        torch._dynamo.reset()
+    limit = torch._dynamo.config.recompile_limit
+    assert watch.recompilations == limit - 1
+    assert {phase for phase, _, _ in recorded.spans} == {Phase.RECOMPILE}
+    assert all(start <= end for _, start, end in recorded.spans)
+    assert [(name, attrs["limit"]) for name, attrs in recorded.points] == [("recompile_limit", limit)]
+    assert "dynamic_shapes" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("compile_id", "reached"), [("0/7", True), ("3/7_1", True), ("[2/7]", True), ("0/6", False), ("", False)]
+)
+def test_limit_is_read_from_the_compile_id(compile_id: str, reached: bool):
+    assert reaches_limit(compile_id, limit=8) is reached
+
+
+def test_evaluation_and_single_rows_are_not_compiled(monkeypatch: pytest.MonkeyPatch):
+    calls: list[int] = []
+
+    def pretend(forward: Any) -> Any:
+        return lambda *args: calls.append(len(args[0])) or forward(*args)
+
+    monkeypatch.setattr(torch, "compile", pretend)
+    marked: list[int] = []
+    monkeypatch.setattr(torch._dynamo, "mark_dynamic", lambda tensor, dimension: marked.append(dimension))
+    forward = CompiledForward(lambda x: x + 1, shapes=ShapePolicy.MARKED)
+    for rows in (0, 1, 2, 5):
+        assert len(forward(torch.ones(rows, 3))) == rows
+    with torch.no_grad():
+        forward(torch.ones(4, 3))
+    assert calls == [2, 5]
+    assert marked == [0, 0]

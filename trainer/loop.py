@@ -1,0 +1,145 @@
+"""The training loop: one step at a time on all ranks, with an exact cursor, saves by the clock, and an orderly stop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ett_reports.recorder import Recorder
+from trainer.compile.watch import CompileWatch
+from trainer.dpp.batch import to_tensors
+from trainer.dpp.decode import HostBatch
+from trainer.dpp.errors import DppError
+from trainer.metrics import quality_of
+from trainer.model.trainee import Trainee
+from trainer.padding import padded
+from trainer.preemption import PreemptionFlag
+from trainer.progress import Position, ProgressiveQuality
+from trainer.ranks import StepAgreement, StepFacts, agree
+from trainer.saving import ProgressSaver
+
+log = logging.getLogger(__name__)
+
+METRICS_INTERVAL_S = 5.0
+
+
+class LoopEnd(StrEnum):
+    """Why the loop ended."""
+
+    FINISHED = "finished"
+    PREEMPTED = "preempted"
+
+
+class PeerDataError(DppError):
+    """Another rank's data failed, so this rank stops as well; says what the other said."""
+
+
+class TrainingLoop:
+    """Trains on every batch of `batches`, in step with the other ranks."""
+
+    def __init__(
+        self,
+        *,
+        trainee: Trainee,
+        batches: Iterator[HostBatch],
+        steps: int,
+        keys: Sequence[str],
+        device: torch.device,
+        rank: int,
+        control: dist.ProcessGroup,
+        position: Position,
+        quality: ProgressiveQuality,
+        saver: ProgressSaver,
+        save_interval_s: float,
+        preemption: PreemptionFlag,
+        recorder: Recorder,
+        watch: CompileWatch,
+    ) -> None:
+        self._trainee, self._batches, self._steps = trainee, batches, steps
+        self._keys, self._device, self._control = keys, device, control
+        self._leads = rank == 0
+        self._position, self._quality = position, quality
+        self._saver, self._save_interval_s = saver, save_interval_s
+        self._preemption, self._recorder, self._watch = preemption, recorder, watch
+        self._save_due_at = self._report_due_at = 0.0
+
+    def run(self) -> LoopEnd:
+        """Take the steps that are left, or stop before one when any rank is warned of a preemption. Collective.
+
+        Raises:
+            DppError: a rank's data failed; every rank raises, the others PeerDataError.
+        """
+        now = time.monotonic()
+        self._save_due_at, self._report_due_at = now + self._save_interval_s, now + METRICS_INTERVAL_S
+        self._watch.enter_loop()
+        self._recorder.begin_steps(cursor=self._position.cursor)
+        for _ in range(self._steps):
+            waiting_since = time.monotonic_ns()
+            batch, failure = self._next_batch()
+            data_wait_ns = time.monotonic_ns() - waiting_since
+            facts = agree(self._facts(batch), self._control)
+            if facts.data_failed:
+                raise self._shared(failure)
+            if facts.preempted:
+                return LoopEnd.PREEMPTED
+            if facts.save_due:
+                self._saver.save(self._position)
+                self._save_due_at = time.monotonic() + self._save_interval_s
+            if facts.report_due:
+                self.report()
+            assert batch is not None  # a rank without a batch has raised above
+            self._train(batch, facts)
+            self._recorder.step(cursor=self._position.cursor, data_wait_ns=data_wait_ns)
+        self.report()
+        return LoopEnd.FINISHED
+
+    def report(self) -> None:
+        """Record quality since the last report, and over the run. Collective."""
+        sums = self._quality.settle()
+        dist.all_reduce(sums, group=self._control)
+        self._report_due_at = time.monotonic() + METRICS_INTERVAL_S
+        if not self._leads:
+            return
+        for scope, vector in (("train", sums[0]), ("progressive", sums[1])):
+            quality = quality_of(vector)
+            self._recorder.point("metrics", scope=scope, cursor=self._position.cursor, **quality.as_attrs())
+            log.info("sample %d, %s: %s", self._position.cursor, scope, quality)
+
+    def _train(self, host: HostBatch, facts: StepAgreement) -> None:
+        batch = to_tensors(padded(host, facts.largest, keys=len(self._keys)), self._keys, self._device)
+        logits = self._trainee.step(batch)
+        self._quality.add(logits, batch.labels)
+        self._position.step += 1
+        self._position.cursor += facts.rows
+        self._position.remaining = host.remaining
+
+    def _shared(self, failure: DppError | None) -> DppError:
+        """This rank's failure, or the first of the others', so that every rank's error names the file."""
+        messages: list[Any] = [None] * dist.get_world_size(self._control)
+        dist.all_gather_object(messages, str(failure) if failure else None, group=self._control)
+        rank, message = next((rank, message) for rank, message in enumerate(messages) if message)
+        return failure or PeerDataError(f"rank {rank}: {message}")
+
+    def _next_batch(self) -> tuple[HostBatch | None, DppError | None]:
+        try:
+            return next(self._batches), None
+        except DppError as error:
+            log.error("%s", error)
+            return None, error
+
+    def _facts(self, batch: HostBatch | None) -> StepFacts:
+        """Rank 0's clock decides what is due, so that all ranks do it at the same step."""
+        now = time.monotonic()
+        return StepFacts(
+            rows=batch.rows if batch else 0,
+            preempted=int(self._preemption.raised),
+            data_failed=int(batch is None),
+            save_due=int(self._leads and now >= self._save_due_at),
+            report_due=int(self._leads and now >= self._report_due_at),
+        )

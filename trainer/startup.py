@@ -1,0 +1,258 @@
+"""The seven startup stages of the paper (IV-A) by name, with restore and compilation between them, as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cached_property
+
+import torch
+import torch.distributed as dist
+
+from ett_reports.events import Phase
+from ett_reports.recorder import Recorder, Span
+from trainer.attempt import Attempt
+from trainer.checkpoint import (
+    Checkpointer,
+    CheckpointMode,
+    CheckpointRef,
+    Lineage,
+    Progress,
+    newest_complete,
+    restore,
+    restore_newest,
+)
+from trainer.compile import tower
+from trainer.compile.attempt_cache import ArtifactPolicy, AttemptCache, cache_attrs
+from trainer.compile.cache import CompileArchive, CompileKey, GraphCacheUse
+from trainer.compile.watch import CompileWatch
+from trainer.dpp.batch import sparse_keys, synthetic_batch
+from trainer.dpp.cursor import Interval, count, divide, steps_for
+from trainer.dpp.decode import HostBatch
+from trainer.dpp.plan import ReadPlan
+from trainer.dpp.reader import PartitionReader
+from trainer.loop import TrainingLoop
+from trainer.model import build_model
+from trainer.model.initialization import initialize_tables, table_configs
+from trainer.model.sharding import ShardMetadataSource, shard_model
+from trainer.model.trainee import Trainee
+from trainer.preemption import PreemptionFlag
+from trainer.progress import Position, ProgressiveQuality
+from trainer.ranks import ProcessGroups, choose_device
+from trainer.saving import ProgressSaver
+from trainer.spec import RunSpec, Technique
+from trainer.stages import Stage
+
+
+class Startup:
+    """Brings one rank from nothing to its first step; each stage sets what later ones use, up to the loop."""
+
+    device: torch.device
+    groups: ProcessGroups
+    plan: ReadPlan
+    reader: PartitionReader
+    trainee: Trainee
+    saver: ProgressSaver
+    position: Position
+    loop: TrainingLoop
+
+    def __init__(self, attempt: Attempt, spec: RunSpec, preemption: PreemptionFlag, recorder: Recorder) -> None:
+        self._attempt, self._preemption, self._recorder = attempt, preemption, recorder
+        self._run, self.spec = spec, spec.refresh
+        self._on = spec.refresh.optimizations.enabled
+        self._place = attempt.place
+        self._resume: Progress | None = None
+        self._first: list[HostBatch] = []
+        self._read_from: tuple[Interval, ...] = ()
+
+    def stages(self) -> list[Stage]:
+        """The graph: what each stage needs is what may overlap with the others."""
+        return [
+            Stage(Phase.DEVICE_INIT, self._device_init),
+            Stage(Phase.PROCESS_GROUP, self._process_group, after=[Phase.DEVICE_INIT]),
+            Stage(Phase.PREPROCESSING, self._preprocessing),
+            Stage(Phase.TRAIN_MODULE, self._train_module, after=[Phase.PROCESS_GROUP]),
+            Stage(Phase.PLUGIN_INIT, self._plugin_init, after=[Phase.TRAIN_MODULE]),
+            Stage(Phase.CHECKPOINT_RESTORE, self._checkpoint_restore, after=[Phase.PLUGIN_INIT]),
+            Stage(Phase.PRE_TRAIN_SETUP, self._pre_train_setup, after=[Phase.CHECKPOINT_RESTORE, Phase.PREPROCESSING]),
+            Stage(Phase.COMPILE, self._compile, after=[Phase.PLUGIN_INIT]),
+            Stage(Phase.FIRST_BATCH, self._first_batch, after=[Phase.PRE_TRAIN_SETUP]),
+        ]
+
+    # -- the stages -----------------------------------------------------------------------------------------------
+
+    def _device_init(self, span: Span) -> None:
+        self.device = choose_device(self.spec.resources.device, self._place)
+        span.note(device=str(self.device), threads=torch.get_num_threads())
+
+    def _process_group(self, span: Span) -> None:
+        self.groups = ProcessGroups.create(self._place, self.device)
+        span.note(backend=dist.get_backend(), world_size=self._place.world_size)
+
+    def _preprocessing(self, span: Span) -> None:
+        """Open the plan, negotiate partitions, and start reading where the newest checkpoint says."""
+        self.plan = ReadPlan.load(self._attempt.run_folder.plan_path)
+        newest = newest_complete(self._attempt.run_folder.checkpoints_dir)
+        remaining = newest.manifest().progress.remaining if newest else self.plan.intervals()
+        self._start_reading(tuple(remaining))
+        span.note(planned_samples=self.plan.train_rows, remaining_samples=count(remaining))
+        if self._leads:
+            self._recorder.point("stream", planned_samples=self.plan.train_rows)
+
+    def _train_module(self, span: Span) -> None:
+        model = build_model(self.spec)
+        self._tables = table_configs(model)
+        cached = self._on(Technique.SHARDING_PLAN_CACHE)
+        sharded = shard_model(
+            model,
+            device=self.device,
+            sparse_learning_rate=self.spec.training.sparse_learning_rate,
+            local_world_size=self._place.local_world_size,
+            plan_folder=self._attempt.run_folder.compile_cache_dir if cached else None,
+            metadata=ShardMetadataSource.PLAN
+            if self._on(Technique.LOCAL_SHARD_METADATA)
+            else ShardMetadataSource.GATHERED,
+        )
+        self.trainee = Trainee(sharded.dmp, dense_learning_rate=self.spec.training.dense_learning_rate)
+        span.note(tables=len(self._tables), plan=sharded.plan_origin)
+
+    def _plugin_init(self, span: Span) -> None:
+        """Checkpoints, metrics, and the watch over compilations."""
+        mode = CheckpointMode.ASYNC if self._on(Technique.ASYNC_CHECKPOINT) else CheckpointMode.SYNC
+        window = self._run.run.window
+        self.saver = ProgressSaver(
+            checkpointer=Checkpointer(
+                self._attempt.run_folder,
+                lineage=Lineage.of(self._run),
+                recorder=self._recorder,
+                keep=self.spec.checkpoint.keep,
+                mode=mode,
+                process_group=self.groups.control,
+            ),
+            trainee=self.trainee,
+            quality=ProgressiveQuality(self.device),
+            world_size=self._place.world_size,
+            window=(window.start.isoformat(), window.end.isoformat()),
+        )
+        self._watch = CompileWatch(self._recorder)
+        self._watch.start()
+        span.note(checkpoint_mode=mode)
+
+    def _checkpoint_restore(self, span: Span) -> None:
+        """This run's newest checkpoint; else the anchor it starts from; else nothing."""
+        state = self.trainee.state()
+        found = restore_newest(
+            self._attempt.run_folder, state, recorder=self._recorder, process_group=self.groups.control
+        )
+        warm_start = self._run.run.warm_start
+        if found:
+            self._resume = found.progress
+            span.note(source="checkpoint", step=found.progress.step, cursor=found.progress.cursor)
+        elif warm_start:
+            restore(CheckpointRef.open(warm_start.anchor), state, process_group=self.groups.control)
+            span.note(source="anchor", anchor=warm_start.anchor)
+            if self._leads:
+                self._recorder.point("warm_start", anchor=warm_start.anchor, run=warm_start.run)
+        else:
+            initialize_tables(state["model"], self._tables, seed=self.spec.training.seed)
+            span.note(source="seed")
+
+    def _pre_train_setup(self, span: Span) -> None:
+        """Set the loop up at the restored position."""
+        resumed = self._resume
+        remaining = tuple(resumed.remaining) if resumed else tuple(self.plan.intervals())
+        if remaining != self._read_from:  # the newest checkpoint was rejected, an earlier one holds
+            self.reader.close()
+            self._start_reading(remaining)
+        if resumed and self._leads and resumed.metrics:
+            self.saver.quality.load_json(resumed.metrics)
+        self.position = Position(
+            step=resumed.step if resumed else 0, cursor=resumed.cursor if resumed else 0, remaining=self._share
+        )
+        self.saver.checkpointer.preallocate(self.trainee.state())
+        self.loop = TrainingLoop(
+            trainee=self.trainee,
+            batches=self._batches(),
+            steps=self._steps,
+            keys=sparse_keys(self.spec),
+            device=self.device,
+            rank=self._place.rank,
+            control=self.groups.control,
+            position=self.position,
+            quality=self.saver.quality,
+            saver=self.saver,
+            save_interval_s=self.spec.checkpoint.interval_s,
+            preemption=self._preemption,
+            recorder=self._recorder,
+            watch=self._watch,
+        )
+        span.note(steps=self._steps, step=self.position.step, cursor=self.position.cursor)
+
+    def _compile(self, span: Span) -> None:
+        """Forward and backward of all that is compiled, on a synthetic batch of the training batch's size."""
+        if not self._steps:
+            return
+        self._compile_cache.prepare()
+        lookup = self._compile_cache.fill() if self._place.local_rank == 0 else None
+        dist.barrier(group=self.groups.control)
+        shapes = tower.ShapePolicy.MARKED if self._on(Technique.DYNAMIC_SHAPES) else tower.ShapePolicy.OBSERVED
+        model = self.trainee.dmp.module
+        forwards = tower.install(model, shapes=shapes)
+        batch = synthetic_batch(self.spec, max(2, self.spec.training.batch_size), self.spec.training.seed, self.device)
+        tower.compile_now(model, forwards, batch.dense, batch.sparse)
+        used = GraphCacheUse.so_far()
+        span.note(compilations=self._watch.compilations, shapes=shapes, **asdict(used))
+        dist.barrier(group=self.groups.control)  # other ranks may still write the folder that rank 0 archives
+        if self._leads:
+            archived = self._compile_cache.keep(used)
+            self._recorder.point("compile_cache", **cache_attrs(lookup, used, archived))
+
+    def _first_batch(self, span: Span) -> None:
+        if self._steps:
+            self._first = [next(self.reader)]
+            span.note(rows=self._first[0].rows)
+
+    # -- at the end -----------------------------------------------------------------------------------------------
+
+    @property
+    def has_progressed(self) -> bool:
+        """Whether there is anything to save that the restored checkpoint does not hold."""
+        return self.position.step > (self._resume.step if self._resume else 0)
+
+    def release(self) -> None:
+        """Leave the process groups and delete what was kept on this node. Collective: no rank is compiling any more."""
+        self._watch.stop()
+        dist.barrier(group=self.groups.control)
+        if self._place.local_rank == 0:
+            self._compile_cache.remove()
+        self.groups.close()
+
+    # -- what they share ------------------------------------------------------------------------------------------
+
+    @property
+    def _leads(self) -> bool:
+        return self._place.rank == 0
+
+    def _start_reading(self, remaining: tuple[Interval, ...]) -> None:
+        """Divide what remains among the ranks and start prefetching this rank's share."""
+        shares = divide(remaining, self._place.world_size)
+        self._read_from, self._share = remaining, shares[self._place.rank]
+        self._steps = steps_for([count(share) for share in shares], self.spec.training.batch_size)
+        self.reader = PartitionReader(
+            self.plan, self.spec.contract, self._share, batch_size=self.spec.training.batch_size, steps=self._steps
+        )
+
+    def _batches(self) -> Iterator[HostBatch]:
+        """The first batch, which startup waits for, then the rest."""
+        yield from self._first
+        yield from self.reader
+
+    @cached_property
+    def _compile_cache(self) -> AttemptCache:
+        kept = self._on(Technique.COMPILE_CACHE)
+        return AttemptCache(
+            folder=self._attempt.local_folder / f"compile-a{self._attempt.number}",
+            archive=CompileArchive(self._attempt.run_folder.compile_cache_dir),
+            key=CompileKey.of(self.spec, device=self.device.type),
+            policy=ArtifactPolicy.ARCHIVED if kept else ArtifactPolicy.DISCARDED,
+        )
