@@ -1,0 +1,1 @@
+"""Airflow on one machine, for `make refresh`, `make up` and `make down`."""
