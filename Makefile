@@ -9,9 +9,10 @@ READY  := $(VENV)/.locked-$(LOCK)
 
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins
 export ETT_HOME   ?= $(CURDIR)/.ett
+PEER   := $(ETT_HOME)/ml-goodput-measurement
 
 .DEFAULT_GOAL := help
-.PHONY: help env refresh up down status test test-fast test-slow lint format soak chaos lock clean
+.PHONY: help env refresh up down status test test-fast test-slow lint format soak chaos bench-metric lock clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +63,12 @@ chaos: env ## Only the tests that inject faults
 
 soak: env ## Full counts of the long suites
 	@$(BIN)/pytest -m soak
+
+bench-metric: env ## What the metric costs, beside ml-goodput-measurement, which is fetched into a place of its own
+	@test -x $(PEER)/bin/python || { $(PYTHON) -m venv $(PEER) && $(PEER)/bin/pip install --quiet ml-goodput-measurement==0.2.3; }
+	@$(PEER)/bin/python tests/benchmarks/goodput_side_by_side.py
+	@$(PEER)/bin/python tests/benchmarks/recorder_cost.py
+	@$(BIN)/python tests/benchmarks/reduce_cost.py
 
 lock: env ## Resolve the locks again after a change in pyproject.toml
 	@requirements/lock.sh $(BIN)/uv

@@ -22,7 +22,9 @@ def main(given: Sequence[str] | None = None) -> int:
     for module in COMMANDS:
         name = module.replace("_", "-")
         commands[name] = cast(Command, importlib.import_module(f"ett_reports.commands.{module}"))
-        commands[name].add_arguments(subcommands.add_parser(name, help=commands[name].HELP))
+        told = commands[name].HELP
+        # argparse formats `help`, but not `description`.
+        commands[name].add_arguments(subcommands.add_parser(name, help=told.replace("%", "%%"), description=told))
     arguments = parser.parse_args(given)
     try:
         return commands[arguments.command].execute(arguments)

@@ -191,14 +191,19 @@ def _with(behaviour: Behaviour, failures: float) -> Behaviour:
     )
 
 
+def told(seconds: float) -> str:
+    """Seconds as advice is read: '1,138 s', '4.2 s', '0.035 s'."""
+    return f"{seconds:,.0f} s" if seconds >= 10 or not seconds else f"{seconds:.2g} s"
+
+
 def _sentence(behaviour: Behaviour, best: Best, cost: Waste, present: Waste | None) -> str:
     share = 100 * cost.total_s / behaviour.loop_s
-    text = f"Save every {best.interval_s:,.0f} s ({best.formula.value})"
-    text += f": {cost.total_s:,.0f} s wasted, {share:.2f}% of the loop."
+    text = f"Save every {told(best.interval_s)} ({best.formula.value})"
+    text += f": {told(cost.total_s)} wasted, {share:.2f}% of the loop."
     if not behaviour.failures:
         text += " No failure was seen: this is for the 95% upper bound of the rate, 3 failures in this much time."
     if present is not None:
-        text += f" The present {present.interval_s:,.0f} s cost {present.total_s:,.0f} s."
+        text += f" The present {told(present.interval_s)} cost {told(present.total_s)}."
         if present.total_s - cost.total_s < 0.01 * behaviour.loop_s:
             text += " That is within 1% of the loop: leave it."
     return text

@@ -57,12 +57,16 @@ class _Raw:
             self.lines[sequence] = parsed
 
 
+_Incarnation = tuple[str, str, str, str]
+"""Process, host, pid and job of a process line."""
+
+
 @dataclass
 class _Collected:
     """Everything read: by incarnation, and by folder where a line says nothing of its writer."""
 
-    raw: dict[tuple[str, str, str], _Raw] = field(default_factory=dict)
-    folders: dict[Path, set[tuple[str, str, str]]] = field(default_factory=dict)
+    raw: dict[_Incarnation, _Raw] = field(default_factory=dict)
+    folders: dict[Path, set[_Incarnation]] = field(default_factory=dict)
     orphans: list[tuple[Path, str, dict[str, Any]]] = field(default_factory=list)
     flights: list[tuple[Path, FlightState]] = field(default_factory=list)
 
@@ -74,8 +78,8 @@ class _Collected:
         for folder, state in self.flights:
             self.raw.setdefault(self._owner(folder), _Raw()).flights.append(state)
 
-    def _owner(self, folder: Path) -> tuple[str, str, str]:
-        return min(self.folders.get(folder, {(folder.name, "", "")}))
+    def _owner(self, folder: Path) -> _Incarnation:
+        return min(self.folders.get(folder, {(folder.name, "", "", "")}))
 
 
 def read_log(path: Path | str) -> EventLog:
@@ -137,14 +141,14 @@ def _read_file(file: Path, collected: _Collected, counts: Counter[str]) -> None:
         counts["unreadable_files"] += 1
         return
     highest = -1
-    current: tuple[str, str, str] | None = None
+    current: _Incarnation | None = None
     for line in data.decode("utf-8", errors="replace").split("\n"):
         event = _parse_line(line, counts)
         if event is None:
             continue
         if event.get("kind") == Kind.PROCESS and isinstance(event.get("process"), str):
-            # A name that was used twice is two processes: host and pid tell them apart.
-            current = (event["process"], str(event.get("host")), str(event.get("pid")))
+            # A name that was used twice is two processes: host, pid and, in containers where those agree, the job.
+            current = (event["process"], str(event.get("host")), str(event.get("pid")), str(event.get("job")))
             collected.folders.setdefault(file.parent, set()).add(current)
         if current is None:
             collected.orphans.append((file.parent, line, event))

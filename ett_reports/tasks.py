@@ -20,7 +20,8 @@ DEVICE_TASK = "train"
 REPORT_TASK = "report"
 _JOB_TASKS = ("launch", DEVICE_TASK)
 _FAILED = frozenset({"failed", "up_for_retry", "retry", "error", "shutdown", "restarting", "killed"})
-_DONE = frozenset({"success", "succeeded", "completed", "skipped", "removed", "upstream_failed"})
+_NEVER_RAN = frozenset({"skipped", "removed", "upstream_failed"})
+_DONE = frozenset({"success", "succeeded", "completed"}) | _NEVER_RAN
 _OPERATOR_POINTS = (Point.TASK_CODE_START, Point.TASK_SUBMIT, Point.TASK_DEFER, Point.TASK_RESUME, Point.TASK_END)
 
 
@@ -45,10 +46,11 @@ class _Try:
 
     @property
     def outcome(self) -> str:
-        """The operator's word where there is one; else Airflow's state."""
+        """The operator's word where there is one, unless Airflow failed the try after all; else Airflow's state."""
         ends = sorted(self.stamps.get(Point.TASK_END, []), key=lambda fact: fact.order)
         said = str(ends[-1].attrs.get("outcome") or "") if ends else ""
-        return said or str(self.airflow.get("state") or "")
+        state = str(self.airflow.get("state") or "")
+        return state if state in _FAILED and said not in _FAILED else said or state
 
     @property
     def ended(self) -> bool:
@@ -281,6 +283,8 @@ def _degraded(run: dict[str, Any], tries: dict[str, list[_Try]]) -> tuple[str, .
             name = f"{task} try {item.number}"
             if not item.airflow:
                 found.append(f"{name}: no stamps of Airflow; its readiness is estimated")
-            elif Point.TASK_CODE_START not in item.stamps and item.own("start") is not None:
+            elif item.outcome in _NEVER_RAN or Point.TASK_CODE_START in item.stamps:
+                continue
+            elif item.own("start") is not None:
                 found.append(f"{name}: no stamps of the operator; Airflow's own are used")
     return tuple(found)

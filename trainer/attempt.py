@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ett_reports.events import Cause, ProcessIdentity, Source
 from ett_reports.recorder import Recorder
+from trainer.atomic_file import replace_text
 from trainer.run_folder import RunFolder
 
 
@@ -107,10 +108,8 @@ class Attempt:
             return
         trace = "".join(traceback.format_exception(error))[-20_000:]
         content = {"message": f"{type(error).__name__}: {error}", "cause": cause, "details": {"traceback": trace}}
-        aside = self.error_file.with_suffix(".writing")
         try:
-            aside.write_text(json.dumps(content), encoding="utf-8")
-            aside.replace(self.error_file)
+            replace_text(self.error_file, json.dumps(content))
         except OSError:
             traceback.print_exception(error)  # the log is the next best place
 

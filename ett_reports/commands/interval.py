@@ -9,7 +9,7 @@ from pathlib import Path
 from ett_reports.codec import encode
 from ett_reports.commands import CommandError
 from ett_reports.commands.inputs import report_at
-from ett_reports.interval import Advice, Behaviour, IntervalError, advise, behaviour_of, curves
+from ett_reports.interval import Advice, Behaviour, IntervalError, advise, behaviour_of, curves, told
 from ett_reports.render.chart import Axis, Line, line_chart
 
 HELP = "the best checkpoint interval (Young, Daly), and what the present one costs"
@@ -88,19 +88,19 @@ def _lines(advice: Advice) -> list[str]:
     behaviour = advice.behaviour
     lines = [
         advice.text,
-        f"  a save blocks {behaviour.blocking_s:,.2f} s, is durable after {behaviour.durable_s:,.2f} s; "
-        f"{behaviour.failures:g} failures in {behaviour.loop_s:,.0f} s of loop",
+        f"  a save blocks {told(behaviour.blocking_s)}, is durable after {told(behaviour.durable_s)}; "
+        f"{behaviour.failures:g} failures in {told(behaviour.loop_s)} of loop",
     ]
-    most = "without bound" if advice.at_most_s is None else f"{advice.at_most_s:,.0f} s"
+    most = "without bound" if advice.at_most_s is None else told(advice.at_most_s)
     lines.append(
         f"  with {advice.failures_low:.2f} to {advice.failures_high:.2f} failures (95%) the best interval is "
-        f"{advice.at_least_s:,.0f} s to {most}"
+        f"{told(advice.at_least_s)} to {most}"
     )
     if advice.present and advice.present_low and advice.present_high and advice.saving_s is not None:
         lines.append(
-            f"  the present {advice.present.interval_s:,.0f} s waste {advice.present.total_s:,.0f} s "
-            f"({advice.present_low.total_s:,.0f} to {advice.present_high.total_s:,.0f} s); "
-            f"the best would save {advice.saving_s:,.0f} s"
+            f"  the present {told(advice.present.interval_s)} waste {told(advice.present.total_s)} "
+            f"({told(advice.present_low.total_s)} to {told(advice.present_high.total_s)}); "
+            f"the best would save {told(max(0.0, advice.saving_s))}"
         )
     return lines
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from trainer.atomic_file import replace_text
 from trainer.launch import JobStatus
 from trainer.run_folder import RunFolder
 
@@ -26,9 +27,7 @@ class SeenEnds:
     def add(self, status: JobStatus) -> None:
         self._folder.mkdir(exist_ok=True)
         path = self._path(status)
-        aside = path.with_suffix(".writing")
-        aside.write_text(json.dumps({"version": 1, **status.to_dict()}) + "\n", encoding="utf-8")
-        aside.replace(path)
+        replace_text(path, json.dumps({"version": 1, **status.to_dict()}) + "\n")
 
     def _path(self, status: JobStatus) -> Path:
         return self._folder / f"{self._task}-a{status.attempt}.json"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ett_reports.__main__ import main
+from ett_reports.commands import COMMANDS
 from ett_reports.levels import reduce
 from ett_reports.plain_text import render
 from ett_reports.reader import read_log
@@ -71,6 +73,84 @@ def test_wrong_input_is_one_line_and_exit_code_2(
         assert main(given) == 2, given
         told = capsys.readouterr()
         assert told.out == "" and len(told.err.splitlines()) == 1 and told.err.startswith("ett_reports: ")
+
+
+@pytest.mark.parametrize("command", [[], *([command] for command in COMMANDS)], ids=lambda given: " ".join(given))
+def test_help_is_printed(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """argparse formats help texts: the percent sign of ETT% must be spelt for it."""
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    told = capsys.readouterr().out
+    assert ended.value.code == 0 and told.startswith("usage: python -m ett_reports") and "%%" not in told
+
+
+def _not_json(folder: Path) -> Path:
+    (folder / "events" / "trainer").mkdir(parents=True)
+    (folder / "events" / "trainer" / "000001.jsonl").write_text("step 1 took 0.3 s\n")
+    return folder
+
+
+def _binary(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "000001.jsonl").write_bytes(bytes(range(256)))
+    return folder
+
+
+def _other_version(folder: Path) -> Path:
+    Story(folder / "events").submit(1, 0)
+    for file in folder.rglob("*.jsonl"):
+        file.write_text(file.read_text().replace('"v":1', '"v":2'))
+    return folder
+
+
+def _no_events(folder: Path) -> Path:
+    Story(folder / "events").launcher.recorder.close()
+    return folder
+
+
+def _no_lines(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "000001.jsonl").write_text("")
+    return folder
+
+
+def _empty_folder(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _two_jobs(folder: Path) -> Path:
+    for job in ("shop/monday", "shop/tuesday"):
+        Story(folder / job.replace("/", "-"), job=job).submit(1, 0)
+    return folder
+
+
+@pytest.mark.parametrize("command", ["run", "validate", "watch", "interval", "whatif", "compare"])
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (_not_json, "not an event log: no line of it is a JSON object"),
+        (_binary, "not an event log: no line of it is a JSON object"),
+        (_other_version, "events of another schema version only; this program reads version 1"),
+        (_no_events, "no attempt in this log: neither a trainer's events nor a launcher's 'submitted' point"),
+        (_no_lines, "no process line"),
+        (_empty_folder, "no event files (*.jsonl) in it: give a run folder or its events folder"),
+        (_two_jobs, "events of 2 jobs (shop/monday, shop/tuesday): give the folder of one run"),
+    ],
+    ids=lambda made: made.__name__.strip("_") if callable(made) else "",
+)
+def test_wrong_log_is_one_clear_line_and_exit_code_2(
+    command: str, make: Callable[[Path], Path], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = str(make(tmp_path / "given"))
+    options = {"whatif": ["--shorten", "compile=0"], "compare": [given]}.get(command, [])
+    if command == "validate" and make is _no_events:
+        assert main([command, given]) == 0  # a whole log, in which nothing happened
+        return
+    assert main([command, given, *options]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1
+    assert printed.err.startswith("ett_reports: ") and told in printed.err and "Traceback" not in printed.err
 
 
 def test_as_a_module(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from ett_reports.critical_path import Branch, RankBranches, walk_back
 from ett_reports.events import COMPONENT_OF, L1, PHASE_ORDER, Phase
 from tests.ett_reports.story import SECOND, Story
+from tests.ett_reports.test_properties import EXAMPLES
 
-few = settings(max_examples=30, deadline=None)
+few = settings(max_examples=max(30, EXAMPLES), deadline=None)
 
 STARTUP = (Phase.DEVICE_INIT, Phase.PROCESS_GROUP, Phase.TRAIN_MODULE, Phase.COMPILE, Phase.CHECKPOINT_RESTORE)
 
@@ -249,7 +250,7 @@ def naive_walk(spans: list[Branch], start: int, join: int) -> list[str]:
 
 
 @given(st.lists(branches, max_size=7, unique_by=lambda branch: branch.reference), st.integers(5, 20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=max(100, EXAMPLES), deadline=None)
 def test_critical_path_agrees_with_the_naive_walk(spans: list[Branch], join: int) -> None:
     walk = walk_back([RankBranches(0, spans)], 0, 0, join)
     phases = {span.reference: span.phase for span in spans} | {"-": Phase.UNATTRIBUTED}

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch._dynamo.utils
 
+from trainer.atomic_file import replace_text, replacing
 from trainer.spec import RefreshSpec, Technique
 
 log = logging.getLogger(__name__)
@@ -97,17 +98,14 @@ class CompileArchive:
     def publish(self, key: CompileKey, compiled: Path) -> int:
         """Keep `compiled` for later attempts, in one atomic step. Returns the archive's bytes, 0 if it was not kept."""
         path = self._archive(key)
-        aside = path.with_suffix(f".writing-{os.getpid()}")
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tarfile.open(aside, "w") as archive:
+            with replacing(path) as aside, tarfile.open(aside, "w") as archive:
                 archive.add(compiled, arcname=".", filter=_settled)
-            aside.replace(path)
-            self._description(key).write_text(json.dumps(key.parts, indent=1, sort_keys=True), encoding="utf-8")
+            replace_text(self._description(key), json.dumps(key.parts, indent=1, sort_keys=True))
             return path.stat().st_size
         except OSError as error:
             log.warning("compile cache not kept in %s: %s", path, error)
-            aside.unlink(missing_ok=True)
             return 0
 
     def _archive(self, key: CompileKey) -> Path:

@@ -7,7 +7,6 @@ import hashlib
 import importlib.metadata
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from torch.distributed.remote_device import _remote_device
 from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig
+
+from trainer.atomic_file import replace_text
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +77,7 @@ class PlanCache:
         try:
             text = json.dumps(plan_to_json(plan))
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            aside = path.with_suffix(f".writing-{os.getpid()}")
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(path)
+            replace_text(path, text)
         except (OSError, PlanFormatError) as error:
             log.warning("sharding plan not kept in %s: %s", path, error)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ett_airflow.airflow_api import AirflowApi, AirflowApiError
 from ett_airflow.stack.settings import PERSON, REPOSITORY, StackHome, airflow_environment, credentials, free_port
+from trainer.atomic_file import replace_text
 
 START_TIMEOUT_S = 180.0
 _STATE_VERSION = 1
@@ -86,9 +87,7 @@ def start_server(stack: StackHome, *, owner: int | None) -> Server:
         )
     server = Server(stack=stack, session=process.pid, port=port, started=time.time())
     record = {"version": _STATE_VERSION, "session": server.session, "port": port, "started": server.started}
-    aside = stack.state.with_suffix(".writing")
-    aside.write_text(json.dumps(record), encoding="utf-8")
-    aside.replace(stack.state)
+    replace_text(stack.state, json.dumps(record))
     return server
 
 

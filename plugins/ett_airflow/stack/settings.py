@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.atomic_file import replace_text
 from trainer.run_folder import HOME_VARIABLE, home
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -167,9 +168,4 @@ def _options(stack: StackHome, port: int, url: str, drawn: Credentials) -> dict[
 
 
 def _write_private(path: Path, content: Mapping[str, Any]) -> None:
-    aside = path.with_suffix(".writing")
-    aside.unlink(missing_ok=True)
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(dict(content), file)
-    aside.replace(path)
+    replace_text(path, json.dumps(dict(content)), mode=0o600)
