@@ -1,9 +1,9 @@
 """Section 12 on stamps that Airflow 3.3.2 and its operators really wrote, seconds since the run was queued.
 
-Two refreshes on a slow machine. `schema_fails`: the first call to a cold API server takes 22 s, both tries of
+Three runs on a slow machine. `schema_fails`: the first call to a cold API server takes 22 s, both tries of
 check_schema fail. `publish_fails`: every task but the last two defers; launch is retried although its code succeeded,
-publish fails twice. An operator's stamps come from the process that wrote them: each resume is a new one. REST was
-read by `ett` and again by `report`.
+publish fails twice. `pokes`: a sensor in reschedule mode that is content at its third poke. An operator's stamps come
+from the process that wrote them: each resume and each poke is a new one. REST was read by `ett` and again by `report`.
 """
 
 from __future__ import annotations
@@ -65,13 +65,18 @@ PUBLISH_FAILS: tuple[tuple[Operator, ...], tuple[Rest, ...]] = (
     ),
 )
 
+POKES: tuple[tuple[Operator, ...], tuple[Rest, ...]] = (
+    (("ett", 1, ((START, 9.845), (START, 18.975), (START, 27.671), (END, 27.672)), "success"),),
+    (("ett", 1, "success", 27.457, 27.478, 27.511, 27.672),),
+)
+
 
 def told(folder: Path, recorded: tuple[tuple[Operator, ...], tuple[Rest, ...]]) -> RefreshReport:
     story = Story(folder / "events")
     for task, number, stamps, outcome in recorded[0]:
         operator = None
         for name, at in stamps:
-            if operator is None or name == RESUME:
+            if operator is None or name in (START, RESUME):
                 process = f"airflow-{task}-t{number}-{round(at * 1000)}"
                 operator = story.process(Source.AIRFLOW, process, start=at, host="airflow")
             end: dict[str, Any] = {"outcome": outcome} if name == END else {}
@@ -137,6 +142,20 @@ def test_trap_3_deferral_leaves_no_negative_queue(publish_fails: RefreshReport) 
 def test_trap_1_and_3_together_on_the_runs_first_task(publish_fails: RefreshReport) -> None:
     first = tried(publish_fails, "check_schema")
     assert first.ready_ns == 0 and first.queue_ns == ns(17.202) and first.deferred_ns == ns(51.212 - 17.774)
+
+
+def test_trap_4_a_rescheduled_sensor_began_with_its_first_poke(tmp_path: Path) -> None:
+    """Airflow shows the last of three pokes: 0.2 s of work, queued for 0.03 s."""
+    sensor = tried(told(tmp_path, POKES), "ett")
+    assert sensor.code_start_ns == ns(9.845) and sensor.run_ns == ns(27.672 - 9.845)
+    assert sensor.queue_ns == ns(9.845) and "start" in sensor.overridden
+
+
+def test_trap_5_every_poke_and_every_resume_is_the_same_try(tmp_path: Path, publish_fails: RefreshReport) -> None:
+    """`running` fires three times for the sensor, twice for a deferred task."""
+    sensor = told(tmp_path / "sensor", POKES).task("ett")
+    train = publish_fails.task("train")
+    assert sensor is not None and len(sensor.tries) == 1 and train is not None and len(train.tries) == 1
 
 
 def test_trap_5_a_resume_in_another_process_is_the_same_try(publish_fails: RefreshReport) -> None:
