@@ -106,15 +106,16 @@ def _table(title: str, **columns: str) -> Table:
 
 def _components(job: JobReport, judgement: Judgement) -> Table:
     table = _table("Where the time went")
+    verdicts = {component: judgement.verdict(component) for component in Component}
     table.add_column("component", no_wrap=True)
     table.add_column("seconds", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", min_width=5, max_width=24)
+    table.add_column("", min_width=3, max_width=24)
     table.add_column("owner", overflow="ellipsis", no_wrap=True, max_width=18)
-    table.add_column("service level", no_wrap=True)
-    for component in Component:
+    # On a narrow terminal the bar shrinks first; a limit is never cut, since half of one reads as another.
+    table.add_column("service level", no_wrap=True, min_width=max(_state(each).cell_len for each in verdicts.values()))
+    for component, verdict in verdicts.items():
         spent = job.l2.get(component, 0)
-        verdict = judgement.verdict(component)
         table.add_row(
             Text(COMPONENT[component], style="bold" if component is Component.EFFECTIVE_TRAINING else ""),
             figures.seconds(spent),
