@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
 from ett_reports.events import Phase
 from ett_reports.recorder import Recorder, Span
 
+BEAT_S = 5.0
+
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: its phase in the event log, the work, and the stages whose results the work uses."""
+    """One stage: its phase in the event log, the work, and the stages whose results the work uses.
+
+    `silence_s`: how long the work may give no sign of life of its own before it counts as hung. Compiling one large
+    graph takes an hour (paper IV-B) inside a single call, which is no hang.
+    """
 
     phase: Phase
     work: Callable[[Span], None]
     after: Sequence[Phase] = ()
+    silence_s: float = 0.0
 
 
 def run_in_sequence(stages: Sequence[Stage], recorder: Recorder) -> None:
@@ -30,9 +40,29 @@ def run_in_sequence(stages: Sequence[Stage], recorder: Recorder) -> None:
     """
     previous: Span | None = None
     for stage in in_order(stages):
-        with recorder.span(stage.phase, waits_for=[previous] if previous else []) as span:
+        waits_for = [previous] if previous else []
+        with recorder.span(stage.phase, waits_for=waits_for) as span, alive(recorder, for_s=stage.silence_s):
             stage.work(span)
         previous = span
+
+
+@contextmanager
+def alive(recorder: Recorder, *, for_s: float, every_s: float = BEAT_S) -> Iterator[None]:
+    """Give signs of life beside the block, for `for_s` seconds at most: after that its silence is a hang again."""
+    done = threading.Event()
+
+    def beat() -> None:
+        end = time.monotonic() + for_s
+        while time.monotonic() < end and not done.wait(every_s):
+            recorder.heartbeat()
+
+    thread = threading.Thread(target=beat, name="signs-of-life", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def in_order(stages: Sequence[Stage]) -> list[Stage]:

@@ -43,6 +43,8 @@ from trainer.saving import ProgressSaver
 from trainer.spec import RunSpec, Technique
 from trainer.stages import Stage
 
+COMPILE_SILENCE_S = 2 * 3600.0
+
 
 class Startup:
     """Brings one rank from nothing to its first step; each stage sets what later ones use, up to the loop."""
@@ -75,7 +77,7 @@ class Startup:
             Stage(Phase.PLUGIN_INIT, self._plugin_init, after=[Phase.TRAIN_MODULE]),
             Stage(Phase.CHECKPOINT_RESTORE, self._checkpoint_restore, after=[Phase.PLUGIN_INIT]),
             Stage(Phase.PRE_TRAIN_SETUP, self._pre_train_setup, after=[Phase.CHECKPOINT_RESTORE, Phase.PREPROCESSING]),
-            Stage(Phase.COMPILE, self._compile, after=[Phase.PLUGIN_INIT]),
+            Stage(Phase.COMPILE, self._compile, after=[Phase.PLUGIN_INIT], silence_s=COMPILE_SILENCE_S),
             Stage(Phase.FIRST_BATCH, self._first_batch, after=[Phase.PRE_TRAIN_SETUP]),
         ]
 

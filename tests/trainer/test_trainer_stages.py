@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from graphlib import CycleError
 from pathlib import Path
 
 import pytest
 
 from ett_reports.events import Phase, ProcessIdentity, Source
+from ett_reports.flight_recorder import FILE_NAME, read_flight
 from ett_reports.reader import read_log
 from ett_reports.recorder import Recorder
-from trainer.stages import Stage, in_order, run_in_sequence
+from trainer.stages import Stage, alive, in_order, run_in_sequence
 
 FIRST, SECOND, THIRD = Phase.DEVICE_INIT, Phase.PROCESS_GROUP, Phase.TRAIN_MODULE
 
@@ -53,3 +55,22 @@ def test_a_stage_that_fails_ends_startup_and_its_span_says_so(tmp_path: Path):
         run_in_sequence([Stage(FIRST, fail), stage(SECOND)], recorder)
     (process,) = read_log(tmp_path).processes
     assert [(span.phase, span.failed) for span in process.spans] == [(FIRST, True)]
+
+
+def last_beat(folder: Path) -> int:
+    flight = read_flight(folder / "p" / FILE_NAME)
+    assert flight is not None
+    return flight.heartbeat_ns
+
+
+def test_a_stage_that_may_be_silent_shows_that_it_is_alive_and_only_for_so_long(tmp_path: Path):
+    identity = ProcessIdentity(job="a/b", source=Source.TRAINER, process="p", attempt=1, rank=0)
+    with Recorder(tmp_path, identity) as recorder:
+        before = last_beat(tmp_path)
+        with alive(recorder, for_s=60, every_s=0.01):
+            while last_beat(tmp_path) == before:
+                time.sleep(0.01)
+        with alive(recorder, for_s=0, every_s=0.01):
+            silent = last_beat(tmp_path)
+            time.sleep(0.1)
+            assert last_beat(tmp_path) == silent
