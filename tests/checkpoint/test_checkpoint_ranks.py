@@ -61,6 +61,7 @@ def test_a_synchronous_save_holds_the_same(tmp_path: Path) -> None:
     assert all(torch.equal(after["loaded"][name], tensor) for name, tensor in before["truth"].items())
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("mode", CheckpointMode)
 def test_a_rank_killed_in_mid_save_hangs_nobody_and_costs_only_that_save(tmp_path: Path, mode: CheckpointMode) -> None:
     """Case C1."""

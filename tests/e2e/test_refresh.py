@@ -92,6 +92,7 @@ def fetched(url: str, token: str | None = None) -> int:
         return error.code
 
 
+@pytest.mark.chaos
 def test_the_next_day_starts_from_the_last_anchor_and_survives_killed_followers(
     airflow: RealAirflow, first: Refresh, refresh: Start
 ) -> None:
@@ -111,6 +112,7 @@ def test_the_next_day_starts_from_the_last_anchor_and_survives_killed_followers(
     exact_rows(run)
 
 
+@pytest.mark.chaos
 def test_a_killed_rank_costs_one_retry_and_no_row(first: Refresh, refresh: Start) -> None:
     """Then the retry's own process is killed between submit and defer: the next try finds its attempt."""
     run = refresh("killed-rank", window_start=day(2))

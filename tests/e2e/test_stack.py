@@ -73,6 +73,7 @@ def test_an_interrupted_refresh_leaves_nothing_running_and_a_second_one_is_told_
     wait_until(lambda: not terminal.alive(), lambda: str(terminal.alive()), patience_s=15)
 
 
+@pytest.mark.chaos
 def test_a_refresh_killed_without_warning_takes_airflow_and_its_jobs_along(terminal: Terminal) -> None:
     land(terminal.home, days=3)
     refresh = terminal.start("refresh", "--spec", str(SPEC))

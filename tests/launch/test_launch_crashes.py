@@ -192,6 +192,7 @@ def test_a_half_made_registration_is_nobody_s_job(jobs) -> None:
     assert jobs.run("*:exit:0").state is JobState.SUCCEEDED
 
 
+@pytest.mark.chaos
 @pytest.mark.integration
 def test_submitters_killed_at_any_moment(jobs) -> None:
     """Twenty lives; whenever the submitter dies, the next one makes it exactly one job."""
@@ -212,6 +213,7 @@ def test_submitters_killed_at_any_moment(jobs) -> None:
         shutil.rmtree(jobs.run_folder.root)
 
 
+@pytest.mark.chaos
 @pytest.mark.integration
 def test_supervisors_killed_at_any_moment(jobs) -> None:
     """Twenty attempts lose their supervisor; the twenty-first succeeds and no rank of the others is left."""

@@ -57,6 +57,7 @@ def test_a_finished_run_started_again_trains_nothing(whole: Job) -> None:
     assert whole.points("completed", attempt=attempt) == [{"cursor": whole.planned}]
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("ranks_after", [2, 1])
 def test_a_killed_rank_costs_no_sample(new_job: JobFactory, whole: Job, ranks_after: int) -> None:
     job = new_job(f"killed-{ranks_after}", checkpoint=OFTEN)
