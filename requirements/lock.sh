@@ -5,6 +5,7 @@ cd "$(dirname "$0")/.."
 uv=${1:-uv}
 options=(--quiet --no-header --no-annotate --no-emit-find-links --no-emit-index-url --python-version 3.11 --all-extras)
 
+sed -i '/^torch==/d' requirements/cpu.txt # the plain version of the last lock would be preferred, and brings the CUDA libraries
 UV_FIND_LINKS="${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}}" "$uv" pip compile "${options[@]}" pyproject.toml requirements/cpu.in -o requirements/cpu.txt
 sed -i 's/^\(torch==[0-9.]*\)+cpu$/\1/' requirements/cpu.txt # the plain version names the same release everywhere
 
