@@ -192,6 +192,7 @@ class Point(StrEnum):
     RESTORED = "restored"
     WARM_START = "warm_start"
     PREEMPTION_NOTICE = "preemption_notice"
+    PREEMPTION_SAVE_SKIPPED = "preemption_save_skipped"
     CHECKPOINT_DISPATCHED = "checkpoint_dispatched"
     CHECKPOINT_DURABLE = "checkpoint_durable"
     CHECKPOINT_FAILED = "checkpoint_failed"

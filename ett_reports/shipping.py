@@ -16,6 +16,7 @@ from ett_reports.flight_recorder import FILE_NAME, read_flight, trimmed
 
 SWEPT_NAME = "swept.jsonl"
 _PREFIX = 4096
+_ASIDE = ".writing"
 
 
 class Shipper:
@@ -39,7 +40,11 @@ class Shipper:
         """The final pass, once every process is dead: takes up their flight recorders, then ships."""
         for folder in self._folders():
             _write_swept(folder)
-        return self.ship()
+            _remove_torn(folder)
+        copied = self.ship()
+        for target in self._targets.values():
+            _remove_torn(target)
+        return copied
 
     def _folders(self) -> list[Path]:
         if not self.local.is_dir():
@@ -123,6 +128,12 @@ def _write_swept(folder: Path) -> None:
     _replace(target, (json.dumps(event, separators=(",", ":")) + "\n").encode())
 
 
+def _remove_torn(folder: Path) -> None:
+    """Delete what a shipper that was killed in the middle of `_replace` left; at the end no other one is at work."""
+    for left in folder.glob(f".*{_ASIDE}"):
+        left.unlink(missing_ok=True)
+
+
 def _said_goodbye(folder: Path) -> bool:
     segments = sorted(path for path in folder.glob("*.jsonl") if path.name != SWEPT_NAME)
     if not segments:
@@ -146,6 +157,6 @@ def _write_at(target: Path, offset: int, data: bytes) -> None:
 
 def _replace(target: Path, data: bytes) -> None:
     """Write aside, then rename: no reader sees half a file."""
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    aside = target.with_name(f".{target.name}.{os.getpid()}{_ASIDE}")
     aside.write_bytes(data)
     aside.replace(target)

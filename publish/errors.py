@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trainer.storage import StoragePath
+
 
 class PublishError(Exception):
     """Publishing, or using what was published, failed."""
@@ -12,7 +14,7 @@ class PublishError(Exception):
 class NoAnchorError(PublishError):
     """The run has no durable anchor checkpoint, so it has not succeeded (case C4)."""
 
-    def __init__(self, path: Path, detail: str) -> None:
+    def __init__(self, path: StoragePath, detail: str) -> None:
         super().__init__(f"{path}: no anchor to publish ({detail}); let the training job finish first")
         self.path = path
 
@@ -20,7 +22,7 @@ class NoAnchorError(PublishError):
 class ForeignAnchorError(PublishError):
     """The anchor in the run folder was written by another run or another spec."""
 
-    def __init__(self, path: Path, *, what: str, anchor: str, run_folder: str) -> None:
+    def __init__(self, path: StoragePath, *, what: str, anchor: str, run_folder: str) -> None:
         super().__init__(
             f"{path}: its {what} is {anchor}, the run folder's {run_folder}; nothing was published, train the run again"
         )

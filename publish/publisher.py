@@ -14,6 +14,7 @@ from trainer.dpp.plan import ReadPlan
 from trainer.model.factory import build_model
 from trainer.run_folder import RunFolder
 from trainer.spec import RunSpec, load_run_spec
+from trainer.storage import CheckpointPlace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class Published:
 
 
 def publish(run_folder: RunFolder) -> Published:
-    """Publish the run's anchor as version `<run>`, and make it live unless a later day is.
+    """Publish the run's anchor as version `<run>`, and make it live unless a later day is, or the run is a trial.
 
     A retry after registering verifies what is registered, against the same anchor and the same holdout.
 
@@ -38,17 +39,19 @@ def publish(run_folder: RunFolder) -> Published:
     """
     spec = load_run_spec(run_folder.spec_path)
     plan = ReadPlan.load(run_folder.plan_path)
-    anchor = _anchor(run_folder, spec)
+    place = CheckpointPlace.of(run_folder, spec.refresh)
+    anchor = _anchor(place, spec)
     registry, version = Registry.of(spec.refresh.name), spec.run.run
     if registry.path(version).exists():
         _check_same_anchor(registry.path(version), anchor)
-        validate(registry.path(version), plan, run_folder.anchor_dir)
+        validate(registry.path(version), plan, place.anchor)
     else:
-        registry.register(version, lambda aside: _make(aside, spec, anchor, plan, run_folder))
+        registry.register(version, lambda aside: _make(aside, spec, anchor, plan, place))
     registered = verify_snapshot(registry.path(version))
     if registered.metrics is None:
         raise RegistryError(f"{registry.path(version)}: registered without validation; remove it and publish again")
-    outcome = registry.go_live(version, registered.lineage.window)
+    live = spec.run.publish_live
+    outcome = registry.go_live(version, registered.lineage.window) if live else LiveOutcome.WITHHELD
     return Published(
         version=version,
         path=registry.path(version),
@@ -58,38 +61,36 @@ def publish(run_folder: RunFolder) -> Published:
     )
 
 
-def _anchor(run_folder: RunFolder, spec: RunSpec) -> Manifest:
+def _anchor(place: CheckpointPlace, spec: RunSpec) -> Manifest:
     """The anchor's manifest, if the anchor is durable and this very run wrote it."""
     try:
-        anchor = CheckpointRef.open(run_folder.anchor_dir).manifest()
+        anchor = CheckpointRef.open(place.anchor).manifest()
     except CheckpointError as error:
-        raise NoAnchorError(run_folder.anchor_dir, str(error)) from error
+        raise NoAnchorError(place.anchor, str(error)) from error
     if anchor.kind is not CheckpointKind.ANCHOR:
-        raise NoAnchorError(run_folder.anchor_dir, f"it is a {anchor.kind} checkpoint")
+        raise NoAnchorError(place.anchor, f"it is a {anchor.kind} checkpoint")
     ours = Lineage.of(spec)
     for what in ("refresh", "run", "window", "spec_digest"):
         theirs, expected = getattr(anchor.lineage, what), getattr(ours, what)
         if theirs != expected:
-            raise ForeignAnchorError(run_folder.anchor_dir, what=what, anchor=str(theirs), run_folder=str(expected))
+            raise ForeignAnchorError(place.anchor, what=what, anchor=str(theirs), run_folder=str(expected))
     return anchor
 
 
-def _make(aside: Path, spec: RunSpec, anchor: Manifest, plan: ReadPlan, run_folder: RunFolder) -> None:
+def _make(aside: Path, spec: RunSpec, anchor: Manifest, plan: ReadPlan, place: CheckpointPlace) -> None:
     """Write the snapshot, open it again from the disk, validate it, and only then say so in its manifest."""
     module = build_model(spec.refresh, device="cpu")
-    load_unsharded(run_folder.anchor_dir, module)
+    load_unsharded(place.anchor, module)
     progress = anchor.progress
     write_snapshot(
         aside,
         module.eval(),
         version=spec.run.run,
         lineage=anchor.lineage,
-        anchor=Anchor(
-            path=str(run_folder.anchor_dir), save_id=anchor.save_id, step=progress.step, cursor=progress.cursor
-        ),
+        anchor=Anchor(path=str(place.anchor), save_id=anchor.save_id, step=progress.step, cursor=progress.cursor),
         spec=spec.refresh,
     )
-    metrics = validate(aside, plan, run_folder.anchor_dir)
+    metrics = validate(aside, plan, place.anchor)
     replace(SnapshotManifest.read(aside), metrics=metrics).write(aside)
 
 

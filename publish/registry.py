@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from publish.errors import RegistryError, SnapshotError
+from trainer.atomic_file import sync
 from trainer.run_folder import registry_root
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class LiveOutcome(StrEnum):
     ALREADY = "already_live"
     OLDER_WINDOW = "older_window"  # a later day is live: retraining an old day does not take its place
     SUPERSEDED = "superseded"  # was live before; the pointer never moves back by itself
+    WITHHELD = "withheld"  # a tuning run that was not to go live
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,6 @@ class Registry:
         Raises:
             RegistryError: the version exists; versions never change.
         """
-        from trainer.checkpoint.durable import publish_folder
-
         target = self.path(version)
         if target.exists():
             raise RegistryError(f"{target}: exists already; versions never change")
@@ -87,7 +87,9 @@ class Registry:
         aside.mkdir(parents=True)
         try:
             make(aside)
-            publish_folder(aside, target)
+            sync(aside)
+            aside.rename(target)
+            sync(target.parent)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         return target

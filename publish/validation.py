@@ -16,9 +16,10 @@ from trainer.checkpoint.reference import ROW_IDENTITY, probabilities, read_refer
 from trainer.dpp.cursor import Interval
 from trainer.dpp.plan import ReadPlan
 from trainer.dpp.reader import read_holdout
+from trainer.storage import StoragePath
 
 
-def validate(snapshot: Path, plan: ReadPlan, anchor: Path) -> Metrics:
+def validate(snapshot: Path, plan: ReadPlan, anchor: StoragePath) -> Metrics:
     """Score every holdout row with the snapshot and compare row by row with the anchor's reference.
 
     Raises:

@@ -6,7 +6,9 @@ Imports no torch, so that the event log is open before the slow imports begin.
 from __future__ import annotations
 
 import json
+import math
 import os
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +18,22 @@ from ett_reports.events import Cause, ProcessIdentity, Source
 from ett_reports.recorder import Recorder
 from trainer.atomic_file import replace_text
 from trainer.run_folder import RunFolder
+from trainer.stage_file import read as read_stage
 
 
 class RankError(Exception):
     """The ranks cannot be set up; says which environment variable or device is at fault."""
+
+
+class SupersededError(Exception):
+    """A newer attempt of the run has begun: a process of this one must neither start nor go on."""
+
+    def __init__(self, number: int, newer: int) -> None:
+        super().__init__(
+            f"attempt {number} of this run is over: attempt {newer} has begun; "
+            f"to start another by hand once that has ended, set ETT_ATTEMPT={newer + 1}"
+        )
+        self.number, self.newer = number, newer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +72,10 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One rank of one attempt. `local_folder` is on this node, and of this job alone."""
+    """One rank of one attempt. `local_folder` is on this node, and of this job alone.
+
+    `grace_s`: seconds between a warning (SIGTERM) and the end, as the launcher promises them.
+    """
 
     run_folder: RunFolder
     number: int
@@ -66,6 +83,7 @@ class Attempt:
     events_folder: Path
     local_folder: Path
     error_file: Path | None
+    grace_s: float
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Attempt:
@@ -83,7 +101,23 @@ class Attempt:
             events_folder=Path(environment.get("ETT_EVENTS_DIR") or run_folder.events_dir),
             local_folder=Path(environment.get("ETT_JOB_DIR") or run_folder.root / "local"),
             error_file=Path(error_file) if error_file else None,
+            grace_s=_seconds(environment, "ETT_GRACE_S", "30"),
         )
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which writes what the job says as one."""
+        return self.place.rank == 0
+
+    def check_newest(self) -> None:
+        """See to it that this is not a process of an earlier attempt that comes late.
+
+        Raises:
+            SupersededError: a newer attempt of the run was there a moment ago.
+        """
+        found = read_stage(self.run_folder)
+        if found is not None and found.attempt > self.number and found.is_alive(time.time_ns()):
+            raise SupersededError(self.number, found.attempt)
 
     def open_log(self) -> Recorder:
         """The event log of this process."""
@@ -102,11 +136,11 @@ class Attempt:
         """Give this rank its share of the cores; before torch is imported, since OpenMP reads it once."""
         os.environ.setdefault("OMP_NUM_THREADS", str(self.place.threads))
 
-    def explain(self, error: BaseException, cause: Cause) -> None:
-        """Leave for people, in the launcher's error file, why this rank ended."""
+    def explain(self, error: BaseException, cause: Cause, *, trace: str | None = None) -> None:
+        """Leave for people, in the launcher's error file, why this rank ended; `trace`: where, if not in `error`."""
         if self.error_file is None:
             return
-        trace = "".join(traceback.format_exception(error))[-20_000:]
+        trace = ("".join(traceback.format_exception(error)) if trace is None else trace)[-20_000:]
         content = {"message": f"{type(error).__name__}: {error}", "cause": cause, "details": {"traceback": trace}}
         try:
             replace_text(self.error_file, json.dumps(content))
@@ -119,3 +153,14 @@ def _number(environment: Mapping[str, str], name: str, default: str) -> int:
     if not text.isdigit():
         raise RankError(f"${name} is {text!r}, not a number; the launcher sets it")
     return int(text)
+
+
+def _seconds(environment: Mapping[str, str], name: str, default: str) -> float:
+    text = environment.get(name) or default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise RankError(f"${name} is {text!r}, not a positive number of seconds; the launcher sets it")
+    return seconds

@@ -6,23 +6,26 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ett_reports.events import Phase
 from ett_reports.recorder import Recorder
 from trainer.compile.watch import CompileWatch
 from trainer.dpp.batch import to_tensors
 from trainer.dpp.decode import HostBatch
 from trainer.dpp.errors import DppError
+from trainer.loss_watch import LossWatch, NonFiniteLossError
 from trainer.metrics import quality_of
 from trainer.model.trainee import Trainee
 from trainer.padding import padded
 from trainer.preemption import PreemptionFlag
 from trainer.progress import Position, ProgressiveQuality
-from trainer.ranks import StepAgreement, StepFacts, agree
-from trainer.saving import ProgressSaver
+from trainer.random_states import GeneratorStart
+from trainer.ranks import StepAgreement, StepFacts, agree, first_of_all, shared_data_failure
+from trainer.saving import BackgroundSaveError, ProgressSaver
+from trainer.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +37,6 @@ class LoopEnd(StrEnum):
 
     FINISHED = "finished"
     PREEMPTED = "preempted"
-
-
-class PeerDataError(DppError):
-    """Another rank's data failed, so this rank stops as well; says what the other said."""
 
 
 class TrainingLoop:
@@ -60,6 +59,9 @@ class TrainingLoop:
         preemption: PreemptionFlag,
         recorder: Recorder,
         watch: CompileWatch,
+        losses: LossWatch,
+        generators: GeneratorStart,
+        watchdog: Watchdog,
     ) -> None:
         self._trainee, self._batches, self._steps = trainee, batches, steps
         self._keys, self._device, self._control = keys, device, control
@@ -67,6 +69,7 @@ class TrainingLoop:
         self._position, self._quality = position, quality
         self._saver, self._save_interval_s = saver, save_interval_s
         self._preemption, self._recorder, self._watch = preemption, recorder, watch
+        self._losses, self._generators, self._watchdog = losses, generators, watchdog
         self._save_due_at = self._report_due_at = 0.0
 
     def run(self) -> LoopEnd:
@@ -74,7 +77,10 @@ class TrainingLoop:
 
         Raises:
             DppError: a rank's data failed; every rank raises, the others PeerDataError.
+            NonFiniteLossError: a rank's loss was NaN or infinite, at most one step ago; every rank raises.
+            BackgroundSaveError: a save failed and the spec wants the job to end by that; every rank raises.
         """
+        self._generators.apply()
         now = time.monotonic()
         self._save_due_at, self._report_due_at = now + self._save_interval_s, now + METRICS_INTERVAL_S
         self._watch.enter_loop()
@@ -84,18 +90,19 @@ class TrainingLoop:
             batch, failure = self._next_batch()
             data_wait_ns = time.monotonic_ns() - waiting_since
             facts = agree(self._facts(batch), self._control)
-            if facts.data_failed:
-                raise self._shared(failure)
+            self._raise_failures(facts, failure)
             if facts.preempted:
+                self._check_losses()
                 return LoopEnd.PREEMPTED
-            if facts.save_due:
-                self._saver.save(self._position)
-                self._save_due_at = time.monotonic() + self._save_interval_s
+            if facts.save_due and not facts.saver_busy:  # else as soon as every rank's last save lets go of its buffers
+                self._save()
             if facts.report_due:
                 self.report()
             assert batch is not None  # a rank without a batch has raised above
             self._train(batch, facts)
             self._recorder.step(cursor=self._position.cursor, data_wait_ns=data_wait_ns)
+            self._watchdog.stepped()
+        self._check_losses()
         self.report()
         return LoopEnd.FINISHED
 
@@ -113,18 +120,34 @@ class TrainingLoop:
 
     def _train(self, host: HostBatch, facts: StepAgreement) -> None:
         batch = to_tensors(padded(host, facts.largest, keys=len(self._keys)), self._keys, self._device)
-        logits = self._trainee.step(batch)
-        self._quality.add(logits, batch.labels)
+        trained = self._trainee.step(batch)
+        self._quality.add(trained.logits, batch.labels)
         self._position.step += 1
+        self._losses.add(trained.loss, step=self._position.step, rows=host.consumed)
         self._position.cursor += facts.rows
         self._position.remaining = host.remaining
 
-    def _shared(self, failure: DppError | None) -> DppError:
-        """This rank's failure, or the first of the others', so that every rank's error names the file."""
-        messages: list[Any] = [None] * dist.get_world_size(self._control)
-        dist.all_gather_object(messages, str(failure) if failure else None, group=self._control)
-        rank, message = next((rank, message) for rank, message in enumerate(messages) if message)
-        return failure or PeerDataError(f"rank {rank}: {message}")
+    def _save(self) -> None:
+        self._check_losses()  # what is not finite must not be saved
+        self._watchdog.entered(Phase.CHECKPOINT_BLOCKING, self._saver.patience_s)
+        self._saver.save(self._position)
+        self._save_due_at = time.monotonic() + self._save_interval_s
+
+    def _raise_failures(self, facts: StepAgreement, data_failure: DppError | None) -> None:
+        """Raise on every rank what any rank has met, so that all stop at this step and every error says why."""
+        if facts.not_finite:
+            self._check_losses()
+        if facts.data_failed:
+            raise shared_data_failure(data_failure, self._control)
+        if facts.save_failed:
+            failure = self._saver.fatal_failure()
+            found = first_of_all(str(failure) if failure else None, self._control)
+            raise BackgroundSaveError("rank {}: {}".format(*found or ("?", "a save failed"))) from failure
+
+    def _check_losses(self) -> None:
+        """Raise on every rank if any rank's loss was not finite, the steps still running included. Collective."""
+        if found := first_of_all(self._losses.settled(), self._control):
+            raise NonFiniteLossError(found[1])
 
     def _next_batch(self) -> tuple[HostBatch | None, DppError | None]:
         try:
@@ -140,6 +163,9 @@ class TrainingLoop:
             rows=batch.rows if batch else 0,
             preempted=int(self._preemption.raised),
             data_failed=int(batch is None),
+            not_finite=int(self._losses.so_far() is not None),
+            save_failed=int(self._saver.fatal_failure() is not None),
             save_due=int(self._leads and now >= self._save_due_at),
+            saver_busy=int(self._saver.busy),
             report_due=int(self._leads and now >= self._report_due_at),
         )

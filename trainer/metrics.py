@@ -64,10 +64,6 @@ class QualityAccumulator:
         """What the sums say."""
         return quality_of(self._sums)
 
-    def clear(self) -> None:
-        """Start over."""
-        self._sums.zero_()
-
     def load(self, sums: Sequence[float]) -> None:
         """Go on from an earlier accumulator's sums.
 

@@ -25,27 +25,30 @@ class ProgressiveQuality:
     """Quality of predictions made before their rows were learnt from: since the last report, and over the whole run."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        self._window, self._run = QualityAccumulator(device), QualityAccumulator(device)
+        # Batches are added to the run in their order, and a window is a difference: sums of sums, taken whenever a
+        # report happens to be due, would round otherwise in every attempt.
+        self._run = QualityAccumulator(device)
+        self._settled = self._run.sums.clone()
 
     def add(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
         """Take in this rank's batch."""
-        self._window.add(logits, labels)
+        self._run.add(logits, labels)
 
     def settle(self) -> torch.Tensor:
-        """Move the window into the run; returns the sums of both, `[2, N]` on the CPU, to be added over the ranks."""
-        self._run.sums.add_(self._window.sums)
-        both = torch.stack([self._window.sums, self._run.sums]).cpu()
-        self._window.clear()
+        """End the window; returns the sums of it and of the run, `[2, N]` on the CPU, to be added over the ranks."""
+        both = torch.stack([self._run.sums - self._settled, self._run.sums]).cpu()
+        self._settled.copy_(self._run.sums)
         return both
 
     def to_json(self) -> dict[str, Any]:
         """This rank's sums over the run so far, for a checkpoint."""
-        return {"progressive": (self._run.sums + self._window.sums).tolist()}
+        return {"progressive": self._run.sums.tolist()}
 
     def load_json(self, metrics: Mapping[str, Any]) -> None:
-        """Go on from the sums in a checkpoint; for one rank only, since they are all ranks' together.
+        """Go on from the sums in a checkpoint: this rank's own, or on one rank of another world those of all.
 
         Raises:
             ValueError: they were saved by a release with other bins.
         """
         self._run.load(metrics["progressive"])
+        self._settled.copy_(self._run.sums)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from trainer.attempt import Rank, RankError
+from trainer.dpp.errors import DppError
 from trainer.spec import Device
 
 # Longer than ranks may differ in a cold compilation. A dead rank's sockets close, which the others notice at once; this
@@ -42,17 +44,21 @@ class ProcessGroups:
     control: dist.ProcessGroup
 
     @classmethod
-    def create(cls, place: Rank, device: torch.device) -> ProcessGroups:
-        """Join the other ranks at MASTER_ADDR:MASTER_PORT (a lone process needs neither). Collective."""
+    def create(cls, place: Rank, device: torch.device, *, longest_wait_s: float = 0.0) -> ProcessGroups:
+        """Join the other ranks at MASTER_ADDR:MASTER_PORT (a lone process needs neither). Collective.
+
+        `longest_wait_s`: how long one rank may have the others wait for it by right, if that is more than usual.
+        """
+        timeout = max(COLLECTIVE_TIMEOUT, timedelta(seconds=longest_wait_s))
         alone = place.world_size == 1 and not os.environ.get("MASTER_ADDR")
         dist.init_process_group(
             backend="nccl" if device.type == "cuda" else "gloo",
             store=torch._C._distributed_c10d.HashStore() if alone else None,
             rank=place.rank,
             world_size=place.world_size,
-            timeout=COLLECTIVE_TIMEOUT,
+            timeout=timeout,
         )
-        return cls(control=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT))
+        return cls(control=dist.new_group(backend="gloo", timeout=timeout))
 
     def close(self) -> None:
         """Leave the groups."""
@@ -66,7 +72,10 @@ class StepFacts:
     rows: int
     preempted: int = 0
     data_failed: int = 0
+    not_finite: int = 0
+    save_failed: int = 0
     save_due: int = 0
+    saver_busy: int = 0
     report_due: int = 0
 
 
@@ -78,22 +87,44 @@ class StepAgreement:
     largest: int
     preempted: bool
     data_failed: bool
+    not_finite: bool
+    save_failed: bool
     save_due: bool
+    saver_busy: bool
     report_due: bool
+
+
+_FLAGS = tuple(field.name for field in fields(StepFacts) if field.name != "rows")
 
 
 def agree(facts: StepFacts, group: dist.ProcessGroup) -> StepAgreement:
     """Every rank's facts put together, by one small all_reduce. Collective."""
-    vector = torch.zeros(4 + dist.get_world_size(group), dtype=torch.int64)
-    vector[:4] = torch.tensor([facts.preempted, facts.data_failed, facts.save_due, facts.report_due])
-    vector[4 + dist.get_rank(group)] = facts.rows
+    flags = [getattr(facts, name) for name in _FLAGS]
+    rows = [0] * dist.get_world_size(group)
+    rows[dist.get_rank(group)] = facts.rows
+    vector = torch.tensor([*flags, *rows])
     dist.all_reduce(vector, group=group)
-    preempted, data_failed, save_due, report_due, *rows = vector.tolist()
-    return StepAgreement(
-        rows=sum(rows),
-        largest=max(rows),
-        preempted=preempted > 0,
-        data_failed=data_failed > 0,
-        save_due=save_due > 0,
-        report_due=report_due > 0,
-    )
+    values = vector.tolist()
+    raised = {name: value > 0 for name, value in zip(_FLAGS, values, strict=False)}
+    rows = values[len(_FLAGS) :]
+    return StepAgreement(rows=sum(rows), largest=max(rows), **raised)
+
+
+class PeerDataError(DppError):
+    """Another rank's data failed, so this rank stops as well; says what the other said."""
+
+
+def shared_data_failure(own: DppError | None, group: dist.ProcessGroup) -> DppError:
+    """What to raise where some rank's data failed: this rank's own failure, else the first of the others'. Collective.
+
+    Every rank's error names the file, and every rank ends as bad data.
+    """
+    found = first_of_all(str(own) if own else None, group)
+    return own or PeerDataError("rank {}: {}".format(*found or ("?", "its data failed")))
+
+
+def first_of_all(message: str | None, group: dist.ProcessGroup) -> tuple[int, str] | None:
+    """The lowest rank that has a message, and the message, on every rank; None if none has one. Collective."""
+    messages: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(messages, message, group=group)
+    return next(((rank, found) for rank, found in enumerate(messages) if found), None)

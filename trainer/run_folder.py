@@ -131,10 +131,12 @@ class RunFolder:
 
     @property
     def checkpoints_dir(self) -> Path:
+        """Where checkpoints are unless the spec has a `checkpoint.root`: see `trainer.storage.CheckpointPlace`."""
         return self.root / "checkpoints"
 
     @property
     def anchor_dir(self) -> Path:
+        """As `checkpoints_dir`."""
         return self.root / "anchor"
 
     @property

@@ -10,14 +10,18 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 import pydantic
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from trainer.atomic_file import replace_text
+from trainer.checkpoint_section import Checkpoint
 from trainer.columns import Column, Contract, Hashing, Role, Transform
 from trainer.located_yaml import LocatedDocument, SpecError, SpecProblem, load_located
-from trainer.section import Count, Day, Name, Number, Positive, Section, Share, enum_of
+from trainer.operations import Alerts, Notifier, Owned, OwnedName, Owner, Retention, ServiceLevel
+from trainer.run_info import Purpose, RunInfo, RunType, WarmStart, Window
+from trainer.section import Count, Name, Number, Positive, Section, Share, enum_of
 
 __all__ = [
+    "Alerts",
     "Checkpoint",
     "Column",
     "Contract",
@@ -26,13 +30,16 @@ __all__ = [
     "Hashing",
     "Holdout",
     "Model",
+    "Notifier",
     "Optimizations",
     "Owned",
     "Owner",
     "Preset",
     "Publishing",
+    "Purpose",
     "RefreshSpec",
     "Resources",
+    "Retention",
     "Retries",
     "Role",
     "RunInfo",
@@ -53,6 +60,7 @@ __all__ = [
 ]
 
 SPEC_VERSION = 1
+NO_SCHEDULE = "none"
 
 
 class Preset(StrEnum):
@@ -84,13 +92,17 @@ class Holdout(Section):
 
 
 class Data(Section):
-    """Where the day partitions are, and what a refresh takes of them."""
+    """Where the day partitions are, and what a refresh takes of them.
+
+    `landing_wait_s`: how long a run waits for the landing markers of its days before it is checked without them.
+    """
 
     root: str
     prepare: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")] | None = None
     first_window_days: Count = 56
     holdout: Holdout = Holdout()
     min_rows_vs_median: Share = 0.3
+    landing_wait_s: Annotated[Number, Field(ge=0)] = 6 * 3600.0
 
 
 class Model(Section):
@@ -112,19 +124,19 @@ class Model(Section):
 
 
 class Training(Section):
-    """Per-rank batch size (rows) and learning rates."""
+    """Per-rank batch size (rows), learning rates, and steps over which they rise to these (0: from the first step).
+
+    Whatever `deterministic` says, a killed run ends with the bits of one that was not, on the same number of ranks and
+    host type, as long as it has at most 2 ranks and its model uses no operation that torch calls nondeterministic.
+    `deterministic` covers the rest, at some cost: see `trainer.determinism`.
+    """
 
     batch_size: Count
     dense_learning_rate: Positive = 0.001
     sparse_learning_rate: Positive = 0.02
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
     seed: int = 7
-
-
-class Checkpoint(Section):
-    """Seconds between the starts of two saves, and how many complete ones are kept."""
-
-    interval_s: Positive = 600.0
-    keep: Count = 2
+    deterministic: bool = False
 
 
 class Publishing(Section):
@@ -135,12 +147,21 @@ class Publishing(Section):
 
 
 class Resources(Section):
-    """Where the training job runs and how many ranks it has."""
+    """Where the training job runs, how many ranks it has, and when it counts as hung.
+
+    `grace_s`: seconds between a preemption's warning and the end. A stage of startup hangs after `hang_timeout_s`, a
+    step after `hang_factor` times the running median step, but never before `hang_floor_s`.
+    `pool`: the Airflow pool of the cluster, which bounds the training jobs that are held there at once.
+    """
 
     scheduler: Literal["local"] = "local"
+    pool: Name | None = None
     ranks: Count = 2
     device: Annotated[Device, enum_of(Device)] = Device.AUTO
+    grace_s: Positive = 30.0
     hang_timeout_s: Positive = 300.0
+    hang_factor: Annotated[Number, Field(gt=1)] = 10.0
+    hang_floor_s: Positive = 120.0
 
 
 class Retries(Section):
@@ -155,42 +176,6 @@ class Retries(Section):
     preemptions: Annotated[int, Field(ge=0)] = 10
     crash_loop: Count = 3
     delay_s: Positive = 10.0
-
-
-class Owner(Section):
-    """The team that answers for a component."""
-
-    team: str
-    contact: str | None = None
-
-
-class ServiceLevel(Section):
-    """A component's budget: a share of the job's wall time, or seconds."""
-
-    share: Share | None = None
-    seconds: Positive | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if (self.share is None) == (self.seconds is None):
-            raise ValueError("give either `share` (of wall time, 0 to 1) or `seconds`")
-        return self
-
-
-class Owned(StrEnum):
-    """What can have an owner and a service level: the six components of Table II, and the tasks around them."""
-
-    SCHEDULING = "scheduling"
-    TRAINER_INIT = "trainer_init"
-    PT2_COMPILE = "pt2_compile"
-    EFFECTIVE_TRAINING = "effective_training"
-    WASTED_TRAINING = "wasted_training"
-    SHUTDOWN = "shutdown"
-    DATA = "data"
-    PUBLISHING = "publishing"
-
-
-OwnedName = Annotated[Owned, enum_of(Owned)]
 
 
 class Optimizations(Section):
@@ -214,12 +199,19 @@ class Optimizations(Section):
 
 
 class RefreshSpec(Section):
-    """One model's refresh: a file in `dags/refreshes/`, and one DAG."""
+    """One model's refresh: a file in `dags/refreshes/`, and one DAG.
+
+    `schedule`: cron, UTC, or `none`. `on_assets`: names of Airflow assets whose events start a run as well.
+    `freshness_deadline_s`: how long after the end of a scheduled day its snapshot is expected to be live.
+    """
 
     version: Literal[1]
     name: Name
     description: str = ""
+    team: Name | None = None
     schedule: str = "0 3 * * *"
+    on_assets: list[str] = []
+    freshness_deadline_s: Positive | None = None
     data: Data
     contract: Contract
     model: Model
@@ -231,55 +223,25 @@ class RefreshSpec(Section):
     owners: dict[OwnedName, Owner] = {}
     service_levels: dict[OwnedName, ServiceLevel] = {}
     optimizations: Optimizations = Optimizations()
+    alerts: Alerts = Alerts()
+    retention: Retention = Retention()
 
     @field_validator("schedule")
     @classmethod
     def _cron(cls, value: str) -> str:
-        if len(value.split()) != 5:
-            raise ValueError(f"{value!r} is not a cron expression of five fields, e.g. `0 3 * * *`")
+        if value != NO_SCHEDULE and len(value.split()) != 5:
+            raise ValueError(f"{value!r} is no cron expression of five fields, e.g. `0 3 * * *`, nor `{NO_SCHEDULE}`")
         return value
 
-
-class Window(Section):
-    """Days of the feature log, `start` included, `end` not."""
-
-    start: Day
-    end: Day
-
-    @model_validator(mode="after")
-    def _forward(self) -> Self:
-        if self.end <= self.start:
-            raise ValueError(f"window end {self.end} must be after its start {self.start} (the end is exclusive)")
-        return self
-
-    @property
-    def days(self) -> int:
-        return (self.end - self.start).days
-
-
-class WarmStart(Section):
-    """The anchor checkpoint that a run starts from, and the run that wrote it."""
-
-    run: str
-    anchor: str
-
-
-class RunType(StrEnum):
-    SCHEDULED = "scheduled"
-    MANUAL = "manual"
-    BACKFILL = "backfill"
-    ASSET = "asset_triggered"
-
-
-class RunInfo(Section):
-    """What is decided once per run, before its first task starts work."""
-
-    run: str
-    window: Window
-    run_type: Annotated[RunType, enum_of(RunType)] = RunType.MANUAL
-    warm_start: WarmStart | None = None
-    params: dict[str, Any] = {}
-    newest_day: Day | None = None
+    @field_validator("alerts")
+    @classmethod
+    def _teams(cls, value: Alerts, info: ValidationInfo) -> Alerts:
+        known = {owner.team for owner in info.data.get("owners", {}).values()}
+        known |= {value.fallback.team} if value.fallback else set()
+        for team in (team for notifier in value.notifiers for team in notifier.teams):
+            if team not in known:
+                raise ValueError(f"team {team!r} of a notifier owns nothing here; owners are {sorted(known) or 'none'}")
+        return value
 
 
 class RunSpec(Section):
@@ -323,8 +285,9 @@ def with_overrides(spec: RefreshSpec, overrides: dict[str, dict[str, Any]]) -> R
     Raises:
         SpecError: an unknown section or field, a bad value, or the model's factory, which no run may choose.
     """
-    if "factory" in overrides.get("model", {}):
-        raise SpecError([SpecProblem("run parameters", 1, "model.factory", "code is named in the spec file only")])
+    for field, given in (("model.factory", "factory" in overrides.get("model", {})), ("alerts", "alerts" in overrides)):
+        if given:
+            raise SpecError([SpecProblem("run parameters", 1, field, "code is named in the spec file only")])
     data = spec.model_dump(mode="json", exclude_none=True)
     for section, values in overrides.items():
         data[section] = {**data.get(section, {}), **values}

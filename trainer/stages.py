@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
 from ett_reports.events import Phase
 from ett_reports.recorder import Recorder, Span
-
-BEAT_S = 5.0
+from trainer.watchdog import Watchdog
 
 
 @dataclass(frozen=True)
@@ -29,8 +25,8 @@ class Stage:
     silence_s: float = 0.0
 
 
-def run_in_sequence(stages: Sequence[Stage], recorder: Recorder) -> None:
-    """Run every stage in a span of its own, each after those it needs, else in the order given.
+def run_in_sequence(stages: Sequence[Stage], recorder: Recorder, watchdog: Watchdog) -> None:
+    """Run every stage in a span of its own, each after those it needs, else in the order given, and watched.
 
     In sequence a stage waits for the one before it, needed or not, and the log says so: that is what overlapping saves.
 
@@ -41,28 +37,10 @@ def run_in_sequence(stages: Sequence[Stage], recorder: Recorder) -> None:
     previous: Span | None = None
     for stage in in_order(stages):
         waits_for = [previous] if previous else []
-        with recorder.span(stage.phase, waits_for=waits_for) as span, alive(recorder, for_s=stage.silence_s):
+        watchdog.entered(stage.phase, stage.silence_s)
+        with recorder.span(stage.phase, waits_for=waits_for) as span:
             stage.work(span)
         previous = span
-
-
-@contextmanager
-def alive(recorder: Recorder, *, for_s: float, every_s: float = BEAT_S) -> Iterator[None]:
-    """Give signs of life beside the block, for `for_s` seconds at most: after that its silence is a hang again."""
-    done = threading.Event()
-
-    def beat() -> None:
-        end = time.monotonic() + for_s
-        while time.monotonic() < end and not done.wait(every_s):
-            recorder.heartbeat()
-
-    thread = threading.Thread(target=beat, name="signs-of-life", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def in_order(stages: Sequence[Stage]) -> list[Stage]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,32 +19,38 @@ from trainer.checkpoint import (
     CheckpointRef,
     Lineage,
     Progress,
+    RankProgress,
     newest_complete,
     restore,
-    restore_newest,
 )
 from trainer.compile import tower
 from trainer.compile.attempt_cache import ArtifactPolicy, AttemptCache, cache_attrs
 from trainer.compile.cache import CompileArchive, CompileKey, GraphCacheUse
-from trainer.compile.watch import CompileWatch
+from trainer.compile.watch import COMPILE_SILENCE_S, CompileWatch
+from trainer.determinism import use_deterministic_operations
 from trainer.dpp.batch import sparse_keys, synthetic_batch
 from trainer.dpp.cursor import Interval, count, divide, steps_for
 from trainer.dpp.decode import HostBatch
+from trainer.dpp.errors import DppError
 from trainer.dpp.plan import ReadPlan
 from trainer.dpp.reader import PartitionReader
 from trainer.loop import TrainingLoop
+from trainer.loss_watch import LossWatch
 from trainer.model import build_model
 from trainer.model.initialization import initialize_tables, table_configs
-from trainer.model.sharding import ShardMetadataSource, shard_model
+from trainer.model.sharding import DenseBuckets, ShardMetadataSource, shard_model
 from trainer.model.trainee import Trainee
 from trainer.preemption import PreemptionFlag
 from trainer.progress import Position, ProgressiveQuality
+from trainer.random_states import GeneratorStart
 from trainer.ranks import ProcessGroups, choose_device
 from trainer.saving import ProgressSaver
 from trainer.spec import RunSpec, Technique
 from trainer.stages import Stage
+from trainer.storage import CheckpointPlace
+from trainer.watchdog import Watchdog
 
-COMPILE_SILENCE_S = 2 * 3600.0
+COMMIT_MARGIN_S = 60.0
 
 
 class Startup:
@@ -58,14 +65,17 @@ class Startup:
     position: Position
     loop: TrainingLoop
 
-    def __init__(self, attempt: Attempt, spec: RunSpec, preemption: PreemptionFlag, recorder: Recorder) -> None:
-        self._attempt, self._preemption, self._recorder = attempt, preemption, recorder
+    def __init__(
+        self, attempt: Attempt, spec: RunSpec, preemption: PreemptionFlag, recorder: Recorder, watchdog: Watchdog
+    ) -> None:
+        self._attempt, self._preemption, self._recorder, self._watchdog = attempt, preemption, recorder, watchdog
         self._run, self.spec = spec, spec.refresh
         self._on = spec.refresh.optimizations.enabled
         self._place = attempt.place
+        self._checkpoints_at = CheckpointPlace.of(attempt.run_folder, spec.refresh)
         self._resume: Progress | None = None
-        self._first: list[HostBatch] = []
-        self._read_from: tuple[Interval, ...] = ()
+        self._first: list[HostBatch | DppError] = []
+        self._shares: list[tuple[Interval, ...]] = []
 
     def stages(self) -> list[Stage]:
         """The graph: what each stage needs is what may overlap with the others."""
@@ -85,26 +95,31 @@ class Startup:
 
     def _device_init(self, span: Span) -> None:
         self.device = choose_device(self.spec.resources.device, self._place)
+        if self.spec.training.deterministic:
+            use_deterministic_operations()
         span.note(device=str(self.device), threads=torch.get_num_threads())
 
     def _process_group(self, span: Span) -> None:
-        self.groups = ProcessGroups.create(self._place, self.device)
+        # A save that blocks one rank until it is given up must end as a failed save, not as a lost peer.
+        longest_save_s = self.spec.checkpoint.commit_timeout_s + COMMIT_MARGIN_S
+        self.groups = ProcessGroups.create(self._place, self.device, longest_wait_s=longest_save_s)
         span.note(backend=dist.get_backend(), world_size=self._place.world_size)
 
     def _preprocessing(self, span: Span) -> None:
         """Open the plan, negotiate partitions, and start reading where the newest checkpoint says."""
         self.plan = ReadPlan.load(self._attempt.run_folder.plan_path)
-        newest = newest_complete(self._attempt.run_folder.checkpoints_dir)
-        remaining = newest.manifest().progress.remaining if newest else self.plan.intervals()
-        self._start_reading(tuple(remaining))
-        span.note(planned_samples=self.plan.train_rows, remaining_samples=count(remaining))
+        newest = newest_complete(self._checkpoints_at.checkpoints)
+        self._start_reading(self._shares_of(newest.manifest().progress if newest else None))
+        remaining = sum(count(share) for share in self._shares)
+        span.note(planned_samples=self.plan.train_rows, remaining_samples=remaining)
         if self._leads:
             self._recorder.point("stream", planned_samples=self.plan.train_rows)
 
     def _train_module(self, span: Span) -> None:
         model = build_model(self.spec)
         self._tables = table_configs(model)
-        cached = self._on(Technique.SHARDING_PLAN_CACHE)
+        deterministic = self.spec.training.deterministic
+        cached = self._on(Technique.SHARDING_PLAN_CACHE) or deterministic  # another search may find another plan
         sharded = shard_model(
             model,
             device=self.device,
@@ -114,8 +129,13 @@ class Startup:
             metadata=ShardMetadataSource.PLAN
             if self._on(Technique.LOCAL_SHARD_METADATA)
             else ShardMetadataSource.GATHERED,
+            dense_buckets=DenseBuckets.FIXED if deterministic else DenseBuckets.REBUILT,
         )
-        self.trainee = Trainee(sharded.dmp, dense_learning_rate=self.spec.training.dense_learning_rate)
+        self.trainee = Trainee(
+            sharded.dmp,
+            dense_learning_rate=self.spec.training.dense_learning_rate,
+            warmup_steps=self.spec.training.warmup_steps,
+        )
         span.note(tables=len(self._tables), plan=sharded.plan_origin)
 
     def _plugin_init(self, span: Span) -> None:
@@ -124,28 +144,30 @@ class Startup:
         window = self._run.run.window
         self.saver = ProgressSaver(
             checkpointer=Checkpointer(
-                self._attempt.run_folder,
+                self._checkpoints_at,
                 lineage=Lineage.of(self._run),
                 recorder=self._recorder,
                 keep=self.spec.checkpoint.keep,
                 mode=mode,
                 process_group=self.groups.control,
+                commit_timeout_s=self.spec.checkpoint.commit_timeout_s,
             ),
             trainee=self.trainee,
             quality=ProgressiveQuality(self.device),
+            device=self.device,
             world_size=self._place.world_size,
             window=(window.start.isoformat(), window.end.isoformat()),
+            on_failure=self.spec.checkpoint.on_failure,
+            patience_s=self.spec.checkpoint.commit_timeout_s + self.spec.resources.hang_timeout_s,
         )
-        self._watch = CompileWatch(self._recorder)
+        self._watch = CompileWatch(self._recorder, self._watchdog)
         self._watch.start()
         span.note(checkpoint_mode=mode)
 
     def _checkpoint_restore(self, span: Span) -> None:
         """This run's newest checkpoint; else the anchor it starts from; else nothing."""
         state = self.trainee.state()
-        found = restore_newest(
-            self._attempt.run_folder, state, recorder=self._recorder, process_group=self.groups.control
-        )
+        found = self.saver.checkpointer.restore_newest(state)
         warm_start = self._run.run.warm_start
         if found:
             self._resume = found.progress
@@ -162,15 +184,15 @@ class Startup:
     def _pre_train_setup(self, span: Span) -> None:
         """Set the loop up at the restored position."""
         resumed = self._resume
-        remaining = tuple(resumed.remaining) if resumed else tuple(self.plan.intervals())
-        if remaining != self._read_from:  # the newest checkpoint was rejected, an earlier one holds
+        shares = self._shares_of(resumed)
+        if shares != self._shares:  # the newest checkpoint was rejected, an earlier one holds
             self.reader.close()
-            self._start_reading(remaining)
-        if resumed and self._leads and resumed.metrics:
-            self.saver.quality.load_json(resumed.metrics)
-        self.position = Position(
-            step=resumed.step if resumed else 0, cursor=resumed.cursor if resumed else 0, remaining=self._share
-        )
+            self._start_reading(shares)
+        if metrics := self._metrics_of(resumed):
+            self.saver.quality.load_json(metrics)
+        step = resumed.step if resumed else 0
+        self.position = Position(step=step, cursor=resumed.cursor if resumed else 0, remaining=self._share)
+        own = self._own(resumed)
         self.saver.checkpointer.preallocate(self.trainee.state())
         self.loop = TrainingLoop(
             trainee=self.trainee,
@@ -187,6 +209,15 @@ class Startup:
             preemption=self._preemption,
             recorder=self._recorder,
             watch=self._watch,
+            losses=LossWatch(rank=self._place.rank, plan=self.plan, device=self.device),
+            generators=GeneratorStart(
+                seed=self.spec.training.seed,
+                place=self._place,
+                device=self.device,
+                step=step,
+                saved=own.random if own else {},
+            ),
+            watchdog=self._watchdog,
         )
         span.note(steps=self._steps, step=self.position.step, cursor=self.position.cursor)
 
@@ -210,9 +241,17 @@ class Startup:
             self._recorder.point("compile_cache", **cache_attrs(lookup, used, archived))
 
     def _first_batch(self, span: Span) -> None:
-        if self._steps:
-            self._first = [next(self.reader)]
-            span.note(rows=self._first[0].rows)
+        """The loop's first; data that failed are left to the loop, which tells all ranks of it at once."""
+        if not self._steps:
+            return
+        try:
+            first = next(self.reader)
+        except DppError as error:
+            self._first = [error]
+            span.note(failed=str(error)[:2000])
+        else:
+            self._first = [first]
+            span.note(rows=first.rows)
 
     # -- at the end -----------------------------------------------------------------------------------------------
 
@@ -235,10 +274,28 @@ class Startup:
     def _leads(self) -> bool:
         return self._place.rank == 0
 
-    def _start_reading(self, remaining: tuple[Interval, ...]) -> None:
-        """Divide what remains among the ranks and start prefetching this rank's share."""
-        shares = divide(remaining, self._place.world_size)
-        self._read_from, self._share = remaining, shares[self._place.rank]
+    def _own(self, resumed: Progress | None) -> RankProgress | None:
+        """What this very rank saved; None where it did not: at the start, or with another number of ranks."""
+        if resumed is None or resumed.world_size != self._place.world_size:
+            return None
+        return resumed.ranks[self._place.rank]
+
+    def _shares_of(self, resumed: Progress | None) -> list[tuple[Interval, ...]]:
+        """What each rank reads: as many ranks go on as they were, so that every step has its rows; others divide."""
+        if resumed is not None and resumed.world_size == self._place.world_size:
+            return [tuple(rank.remaining) for rank in resumed.ranks]
+        remaining = self.plan.intervals() if resumed is None else resumed.remaining
+        return [tuple(share) for share in divide(remaining, self._place.world_size)]
+
+    def _metrics_of(self, resumed: Progress | None) -> Mapping[str, Any]:
+        """This rank's own accumulators; of another number of ranks one takes all."""
+        if own := self._own(resumed):
+            return own.metrics
+        return resumed.metrics if resumed and self._leads else {}
+
+    def _start_reading(self, shares: list[tuple[Interval, ...]]) -> None:
+        """Start prefetching this rank's share."""
+        self._shares, self._share = shares, shares[self._place.rank]
         self._steps = steps_for([count(share) for share in shares], self.spec.training.batch_size)
         self.reader = PartitionReader(
             self.plan, self.spec.contract, self._share, batch_size=self.spec.training.batch_size, steps=self._steps
@@ -246,7 +303,10 @@ class Startup:
 
     def _batches(self) -> Iterator[HostBatch]:
         """The first batch, which startup waits for, then the rest."""
-        yield from self._first
+        for first in self._first:
+            if isinstance(first, DppError):
+                raise first
+            yield first
         yield from self.reader
 
     @cached_property

@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 from torch import nn
 
 from ett_reports.events import ProcessIdentity, Source
 from ett_reports.recorder import Recorder
-from trainer.checkpoint import Checkpointer, CheckpointMode, Lineage, Progress
+from trainer.checkpoint import Checkpointer, CheckpointMode, Lineage, Progress, RankProgress, reference_table
 from trainer.dpp.cursor import Interval
 from trainer.run_folder import RunFolder
+from trainer.storage import CheckpointPlace, names_in
 
+HOLDOUT = [Interval(0, 1, 0, 2), Interval(0, 0, 3, 4)]
 LINEAGE = Lineage(
     refresh="movies",
     run="r1",
@@ -26,14 +29,19 @@ LINEAGE = Lineage(
 )
 
 
-def progress_at(step: int, *, remaining: list[Interval] | None = None, **changes: Any) -> Progress:
+def progress_at(
+    step: int, *, remaining: list[Interval] | None = None, metrics: dict[str, Any] | None = None, **changes: Any
+) -> Progress:
+    rank = RankProgress(
+        remaining=(Interval(0, 0, step * 10, 1000),) if remaining is None else tuple(remaining),
+        metrics={"train": {"rows": step * 10, "histogram": [step, 1]}} if metrics is None else metrics,
+    )
     facts: dict[str, Any] = {
         "step": step,
         "cursor": step * 10,
-        "remaining": [Interval(0, 0, step * 10, 1000)] if remaining is None else remaining,
         "world_size": 1,
         "window": ("2026-01-01", "2026-01-02"),
-        "metrics": {"train": {"rows": step * 10, "histogram": [step, 1]}},
+        "ranks": (rank,),
     }
     return Progress(**{**facts, **changes})
 
@@ -44,10 +52,23 @@ class Job:
 
     run_folder: RunFolder
     recorder: Recorder
+    at: CheckpointPlace | None = None
     module: nn.Module = field(default_factory=lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
 
     def __post_init__(self) -> None:
         self.optimizer = torch.optim.Adam(self.module.parameters(), lr=0.1)
+
+    @property
+    def place(self) -> CheckpointPlace:
+        return self.at or CheckpointPlace.below(self.run_folder.root)
+
+    def folder_of(self, step: int) -> Path:
+        """The one save of that step, committed or not."""
+        return only(self.place.checkpoints, f"step-{step}-*")
+
+    def steps(self) -> list[str]:
+        """What is in the folder of checkpoints, without the save ids."""
+        return sorted("-".join(name.split("-")[:2]) for name in names_in(self.place.checkpoints))
 
     @property
     def state(self) -> dict[str, Any]:
@@ -67,7 +88,7 @@ class Job:
 
     def checkpointer(self, mode: CheckpointMode = CheckpointMode.ASYNC, *, keep: int = 2, **more: Any) -> Checkpointer:
         return Checkpointer(
-            self.run_folder,
+            self.place,
             lineage=LINEAGE,
             recorder=self.recorder,
             keep=keep,
@@ -95,6 +116,15 @@ class Job:
     @property
     def events(self) -> Path:
         return self.run_folder.events_dir
+
+
+def reference() -> pa.Table:
+    return reference_table(rows=HOLDOUT, labels=[1, 0, 0], logits=[0, -1, 2])
+
+
+def only(folder: Path, pattern: str) -> Path:
+    [found] = folder.glob(pattern)
+    return found
 
 
 def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from checkpoint_job import LINEAGE, progress_at
+from checkpoint_job import LINEAGE, only, progress_at
 from torch import nn
 from torchrec.distributed.planner import ParameterConstraints
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
@@ -32,7 +32,6 @@ from trainer.checkpoint import (
     newest_complete,
     reference_table,
     restore,
-    restore_newest,
 )
 from trainer.checkpoint import shards as shards_module
 from trainer.dpp.batch import Batch
@@ -40,6 +39,7 @@ from trainer.dpp.cursor import Interval
 from trainer.model.sharding import ShardMetadataSource, shard_model
 from trainer.model.trainee import Trainee
 from trainer.run_folder import RunFolder
+from trainer.storage import CheckpointPlace, located
 
 ROWS, TABLES, WIDTH = 37, 3, 8
 
@@ -90,13 +90,14 @@ def share_of(rank: int) -> list[Interval]:
     return [Interval(0, rank, 30, 50 + rank)]
 
 
-def checkpointer(root: Path, **more: Any) -> Checkpointer:
+def checkpointer(root: Path, place: CheckpointPlace | None = None, **more: Any) -> Checkpointer:
     rank = dist.get_rank()
     process = f"trainer-a1-r{rank}"
     identity = ProcessIdentity(job="movies/r1", source=Source.TRAINER, process=process, attempt=1, rank=rank)
     folder = RunFolder.of("movies", "r1", root)
     facts = {"keep": 5, "mode": CheckpointMode.ASYNC, "lineage": LINEAGE, "commit_timeout_s": 20.0}
-    return Checkpointer(folder, recorder=Recorder(folder.events_dir, identity), **{**facts, **more})
+    place = place or CheckpointPlace.below(folder.root)
+    return Checkpointer(place, recorder=Recorder(folder.events_dir, identity), **{**facts, **more})
 
 
 def progress(step: int) -> Any:
@@ -125,7 +126,7 @@ def save(root: Path, kind: str, mode: CheckpointMode = CheckpointMode.ASYNC) -> 
 def load(root: Path, kind: str) -> dict[str, Any]:
     """Restore into a model that was initialized otherwise; predict, train one step, predict."""
     job = trainee(kind, seed=2)
-    folder = RunFolder.of("movies", "r1", root).checkpoints_dir / "step-3"
+    folder = only(RunFolder.of("movies", "r1", root).checkpoints_dir, "step-3-*")
     saved = restore(CheckpointRef.open(folder), job.state())
     loaded = {name: _whole(tensor) for name, tensor in job.state()["model"].items()}
     predicted = job.predict(batch(99)).clone()
@@ -136,7 +137,7 @@ def load(root: Path, kind: str) -> dict[str, Any]:
 def save_then_die(root: Path, mode: CheckpointMode) -> dict[str, Any]:
     """Rank 1 is killed while it writes its shard of step 2."""
     job = trainee("row_wise", seed=1)
-    saver = checkpointer(root, mode=mode, commit_timeout_s=2.0)
+    saver = checkpointer(root, mode=mode, commit_timeout_s=4.0)
     job.step(batch(0))
     saver.save_before_exit(1, job.state(), progress(1))
     if dist.get_rank() == 1:
@@ -171,14 +172,60 @@ def save_twice_and_damage(root: Path) -> int:
         job.step(batch(step))
         saver.save_before_exit(step, job.state(), progress(step))
     folder = RunFolder.of("movies", "r1", root)
-    shard = folder.checkpoints_dir / "step-2" / "__0_0.distcp"  # second of three names in order
+    shard = only(folder.checkpoints_dir, "step-2-*") / "__0_0.distcp"  # second of three names in order
     if dist.get_rank() == 0:
         content = bytearray(shard.read_bytes())
         content[900] ^= 1
         shard.write_bytes(content)
     dist.barrier()
-    restored = restore_newest(folder, job.state(), recorder=saver._recorder)
+    restored = saver.restore_newest(job.state())
     return restored.ref.step if restored else 0
+
+
+def save_anchor_beside_a_stopped_rank(root: Path) -> str:
+    """Rank 1 is stopped while it writes its part of the anchor; rank 0 gives up and ends it."""
+    job = trainee("row_wise", seed=1)
+    saver = checkpointer(root, commit_timeout_s=2.0)
+    pids: list[int] = [0, 0]
+    dist.all_gather_object(pids, os.getpid())
+    if dist.get_rank() == 1:
+        shards_module._shard_item = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        saver.save_anchor(1, job.state(), progress(1), reference_table(rows=[], labels=[], logits=[]))
+    except CheckpointError as error:
+        os.kill(pids[1], signal.SIGKILL)
+        return str(error)
+    return "saved"
+
+
+def restore_while_one_rank_has_no_storage(root: Path) -> str:
+    """Two checkpoints; rank 1 cannot read, which says nothing about either."""
+    job = trainee("row_wise", seed=1)
+    saver = checkpointer(root)
+    for step in (1, 2):
+        saver.save_before_exit(step, job.state(), progress(step))
+    if dist.get_rank() == 1:
+        sys.modules["trainer.checkpoint.restore"].check_content = _no_answer  # the name `restore` is the function's
+    try:
+        saver.restore_newest(job.state())
+    except (CheckpointError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "restored"
+
+
+def save_in_store(root: Path, url: str, variables: dict[str, str]) -> str:
+    """Save into an object store, change the model, restore; what was restored."""
+    os.environ.update(variables)  # the server that forks the ranks may be older than the store
+    job = trainee("row_wise", seed=1)
+    saver = checkpointer(root, place=CheckpointPlace.below(located(url)))
+    job.step(batch(1))
+    saver.save_before_exit(1, job.state(), progress(1))
+    truth = job.predict(batch(99)).clone()
+    job.step(batch(2))
+    restored = saver.restore_newest(job.state())
+    saver.close()
+    assert torch.equal(job.predict(batch(99)), truth)
+    return f"step-{restored.ref.step}" if restored else "nothing"
 
 
 def save_anchor(root: Path) -> dict[str, Any]:
@@ -207,6 +254,10 @@ def _whole(tensor: Any) -> torch.Tensor:
     return whole
 
 
+def _no_answer(*_: object) -> None:
+    raise OSError(5, "Input/output error")
+
+
 def _no_space(*_: object, **__: object) -> None:
     raise OSError(28, "No space left on device")
 
@@ -218,7 +269,7 @@ def run_ranks(world_size: int, action: Callable[..., Any], root: Path, *argument
     """Run `action(root, *arguments)` on every rank; what each returned, or its negative exit code if it was killed."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torchrec", "trainer.checkpoint", "trainer.model.sharding"])
-    meeting = root / f"meeting-{action.__name__}-{world_size}-{'-'.join(map(str, arguments))}"
+    meeting = root / f"meeting-{action.__name__}-{world_size}-{abs(hash(repr(arguments)))}"
     pipes, ranks = [], []
     for rank in range(world_size):
         receiver, sender = context.Pipe(duplex=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -96,7 +98,7 @@ def test_killed_anywhere_and_resumed_on_any_number_of_ranks_every_training_row_i
     assert len(set(seen + numbers(rest))) == len(seen) + count(remaining) == numbered.train_rows
 
 
-def test_ranks_with_one_row_more_stop_together_and_no_row_is_lost(spec: RefreshSpec, numbered: ReadPlan) -> None:
+def test_c14_ranks_with_one_row_more_stop_together_and_no_row_is_lost(spec: RefreshSpec, numbered: ReadPlan) -> None:
     intervals = [Interval(0, 0, 0, 65)]
     shares = divide(intervals, 2)  # 33 and 32 rows: with batches of 32 one needs two steps, the other one
     steps = steps_for([count(share) for share in shares], 32)
@@ -111,7 +113,7 @@ def test_a_rank_with_fewer_rows_than_steps_gets_empty_batches(spec: RefreshSpec,
     assert batches[0].dense.shape == (0, 2)
 
 
-def test_two_readers_of_one_rank_in_mid_file_have_disjoint_rows(spec: RefreshSpec, numbered: ReadPlan) -> None:
+def test_c9_two_readers_resumed_in_mid_file_have_disjoint_rows(spec: RefreshSpec, numbered: ReadPlan) -> None:
     share = divide(numbered.intervals(), 1)[0]
     left = read(numbered, spec.contract, share, 50, steps_for(count(share), 50), stop=3)[-1].remaining
     first, second = divide(left, 2)
@@ -197,6 +199,32 @@ def test_a_file_that_is_no_longer_the_planned_one_is_refused_by_name(
         everything(planned, spec.contract)
     with pytest.raises(PlanError, match=path):
         planned.verify()
+
+
+def write_a_byte_in_place(path: Path) -> None:
+    with path.open("r+b") as handle:
+        handle.seek(10)
+        handle.write(b"x")
+
+
+@pytest.mark.parametrize("change", [write_a_byte_in_place, rewrite_in_place, replace_by_a_copy, Path.unlink])
+def test_a_file_that_changes_while_it_is_open_hands_no_further_row_over(
+    spec: RefreshSpec, numbered: ReadPlan, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    """The first day has three row groups: the first is read, the others are not yet when the file changes."""
+    shutil.copytree(Path(numbered.files[0].path).parents[1], tmp_path / "data")
+    plan = unchecked_plan(spec, tmp_path / "data", Window(start=FIRST, end=FIRST + timedelta(days=3)))
+    path = Path(plan.files[0].path)
+    rows, intervals = 20, plan.intervals()
+    steps = steps_for(count(intervals), rows)
+    with PartitionReader(plan, spec.contract, intervals, batch_size=rows, steps=steps, prefetch=1) as reader:
+        seen = numbers([next(reader)])
+        change(path)  # one batch may be ready, and one in the thread's hand: all three are of the first group
+        with pytest.raises(PlanError, match=str(path)):
+            for batch in reader:
+                seen += numbers([batch])
+    assert seen == numbers(read(numbered, spec.contract, numbered.intervals(), rows, steps))[: len(seen)]
+    assert len(seen) < sum(group.train_rows for group in plan.files[0].row_groups)
 
 
 def flipped_keeping_identity(path: Path, at: int) -> None:

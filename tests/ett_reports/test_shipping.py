@@ -52,6 +52,18 @@ def test_the_open_window_and_the_heartbeat_travel_too(local: Path, remote: Path)
     assert cursors(remote) == [1, 2, 3]
 
 
+def test_what_a_killed_shipper_left_half_written_is_swept(local: Path, remote: Path) -> None:
+    writer = recorder(local)
+    Shipper(local, remote).ship()
+    torn = [folder / "trainer-a1-r0" / ".flight.bin.4711.writing" for folder in (local, remote)]
+    for path in torn:
+        path.write_bytes(b"half")
+    writer.close()
+    Shipper(local, remote).sweep()
+    assert not any(path.exists() for path in torn)
+    assert cursors(remote) == []
+
+
 def test_interrupted_and_repeated_passes_give_the_same_bytes(local: Path, remote: Path) -> None:
     writer = recorder(local)
     source, target = local / "trainer-a1-r0/000001.jsonl", remote / "trainer-a1-r0/000001.jsonl"

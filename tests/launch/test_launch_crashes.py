@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from ett_reports.events import Cause
-from trainer.launch import JobHandle, JobState
+from trainer.launch import JobHandle, JobState, lost
 from trainer.launch.job_folder import JobFolder, register
 
 SUBMITTER = """
@@ -128,6 +128,23 @@ def test_a_lost_job_is_reaped_before_its_next_attempt_runs(jobs, tmp_path: Path)
     ]
     assert by_attempt[0] == ["submitted", "allocated", "launched", "failure", "detected", "released"]
     assert by_attempt[1] == ["submitted", "allocated", "launched", "released"]
+
+
+def test_a_lost_job_is_told_of_once_although_who_ends_it_dies_over_it(jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = jobs.submit("*:sleep:60", devices=1)
+    jobs.state(handle, JobState.RUNNING)
+    kill_supervisor(jobs, handle)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(lost, "conclude", die)
+        jobs.launcher.cancel(handle)
+    assert jobs.launcher.describe(handle).ended_ns is None
+    jobs.launcher.cancel(handle)
+    assert jobs.launcher.describe(handle).ended_ns is not None
+    assert jobs.point_names() == ["submitted", "allocated", "launched", "failure", "detected", "released"]
 
 
 @pytest.mark.integration

@@ -126,7 +126,7 @@ def test_silence_is_a_hang(jobs) -> None:
     assert (status.state, status.cause) == (JobState.FAILED, Cause.HANG)
     failure, detected = jobs.points()[3:5]
     assert (failure["name"], detected["name"]) == ("failure", "detected")
-    assert 0.8e9 <= detected["wall_ns"] - failure["wall_ns"] <= 4e9
+    assert detected["wall_ns"] - failure["wall_ns"] >= 0.8e9
 
 
 def test_logs_can_be_followed(jobs) -> None:

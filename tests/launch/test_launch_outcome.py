@@ -19,11 +19,15 @@ CASES = [
     (Ending.RANK_FAILED, (1,), JobState.FAILED, Cause.APPLICATION, 0),
     (Ending.RANK_FAILED, (-9,), JobState.FAILED, Cause.INFRASTRUCTURE, 0),
     (Ending.RANK_FAILED, (65,), JobState.FAILED, Cause.DATA, 0),
+    (Ending.RANK_FAILED, (70,), JobState.FAILED, Cause.HANG, 0),
+    (Ending.RANK_FAILED, (1, 70), JobState.FAILED, Cause.HANG, 1),
     # A peer that lost its connection in the same instant is not the reason.
     (Ending.RANK_FAILED, (1, -9), JobState.FAILED, Cause.INFRASTRUCTURE, 1),
     (Ending.RANK_FAILED, (1, 65), JobState.FAILED, Cause.DATA, 1),
     (Ending.RANK_PREEMPTED, (75,), JobState.PREEMPTED, Cause.PREEMPTION, 0),
     (Ending.RANK_PREEMPTED, (1, 75), JobState.PREEMPTED, Cause.PREEMPTION, 1),
+    # SIGTERM before the rank could have a handler.
+    (Ending.RANK_PREEMPTED, (-15,), JobState.PREEMPTED, Cause.PREEMPTION, 0),
     (Ending.PREEMPTED, (75, 75), JobState.PREEMPTED, Cause.PREEMPTION, 0),
     (Ending.PREEMPTED, (-15,), JobState.PREEMPTED, Cause.PREEMPTION, 0),
     (Ending.PREEMPTED, (1,), JobState.FAILED, Cause.APPLICATION, 0),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -49,13 +48,11 @@ def test_wrong_names_are_told(jobs, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cancel"]) == 2
 
 
-def test_importing_is_cheap_and_pulls_nothing_heavy() -> None:
+def test_importing_pulls_nothing_heavy() -> None:
     """DAG files and triggers import this."""
     script = (
         "import sys, trainer.launch, trainer.launch.local; "
         "print([name for name in ('torch', 'torchx', 'airflow', 'psutil', 'pydantic') if name in sys.modules])"
     )
-    started = time.monotonic()
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
-    assert time.monotonic() - started < 2  # alone it takes 0.1 s; the limit is for loaded machines

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from ett_reports.events import ProcessIdentity, Source
 from ett_reports.recorder import Recorder
 from publish.scoring import logits_of
-from trainer.checkpoint import Checkpointer, CheckpointMode, Lineage, Progress, reference_table
+from trainer.checkpoint import Checkpointer, CheckpointMode, Lineage, Progress, RankProgress, reference_table
 from trainer.dpp.batch import sparse_keys, to_tensors
 from trainer.dpp.cursor import steps_for
 from trainer.dpp.plan import ReadPlan
@@ -23,6 +24,7 @@ from trainer.dpp.sources.generated import Generator
 from trainer.model.factory import build_model
 from trainer.run_folder import RunFolder
 from trainer.spec import RefreshSpec, RunInfo, RunSpec, RunType, Window, dump_run_spec
+from trainer.storage import CheckpointPlace
 
 NEWEST = date(2026, 1, 10)
 HASH = "splitmix64"
@@ -80,15 +82,29 @@ def finished_run(
     plan.dump(folder.plan_path)
     module = build_model(spec.refresh, device="cpu")
     _train(module, spec.refresh, plan)
+    save_anchor(folder, spec, module, reference_table(**reference(_scored(module.eval(), spec.refresh, plan))))
+    return folder
+
+
+def save_anchor(
+    folder: RunFolder, spec: RunSpec, module: torch.nn.Module, reference: pa.Table, *, commit_timeout_s: float = 600.0
+) -> None:
+    """The end of training: the model and what it predicted, where the spec says anchors go."""
     window = (spec.run.window.start.isoformat(), spec.run.window.end.isoformat())
-    progress = Progress(step=5, cursor=plan.train_rows, remaining=[], world_size=1, window=window)
+    rows = ReadPlan.load(folder.plan_path).train_rows
+    progress = Progress(step=5, cursor=rows, ranks=(RankProgress(),), world_size=1, window=window)
     identity = ProcessIdentity(job=folder.job, source=Source.TRAINER, process="trainer-a1-r0", attempt=1, rank=0)
     with Recorder(folder.events_dir, identity) as recorder:
-        saver = Checkpointer(folder, lineage=Lineage.of(spec), recorder=recorder, keep=1, mode=CheckpointMode.ASYNC)
-        table = reference_table(**reference(_scored(module.eval(), spec.refresh, plan)))
-        saver.save_anchor(5, {"model": module}, progress, table)
+        saver = Checkpointer(
+            CheckpointPlace.of(folder, spec.refresh),
+            lineage=Lineage.of(spec),
+            recorder=recorder,
+            keep=1,
+            mode=CheckpointMode.ASYNC,
+            commit_timeout_s=commit_timeout_s,
+        )
+        saver.save_anchor(5, {"model": module}, progress, reference)
         saver.close()
-    return folder
 
 
 def _train(module: torch.nn.Module, spec: RefreshSpec, plan: ReadPlan) -> None:

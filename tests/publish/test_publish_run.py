@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from publish_run import NEWEST, finished_run, land, refresh_spec, run_spec
+from publish_run import NEWEST, finished_run, land, refresh_spec, run_spec, save_anchor
 
 from publish import publisher, registry
 from publish.__main__ import main
@@ -19,9 +20,14 @@ from publish.errors import RegistryError
 from publish.predict import main as predict
 from publish.registry import LiveOutcome, Registry
 from publish.snapshot import verify_snapshot
+from trainer.checkpoint import read_reference, reference_table
+from trainer.checkpoint.durable import HashedFile
+from trainer.checkpoint.errors import NotDurableError
 from trainer.dpp.cursor import Interval
 from trainer.dpp.plan import ReadPlan
+from trainer.model.factory import build_model
 from trainer.run_folder import RunFolder
+from trainer.spec import Purpose
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +91,7 @@ def test_a_run_is_published_live_and_scores_as_the_trainer_did(home: Path) -> No
     assert predict(["movies", str(day), "--out", str(out)]) == 0
     scored, source = pq.read_table(out), pq.read_table(day)
     assert scored["user_id"].to_pylist() == source["user_id"].to_pylist()
-    reference = pq.read_table(folder_of(home).anchor_dir / "reference.parquet")
+    reference = read_reference(folder_of(home).anchor_dir)
     held_out = ReadPlan.load(folder_of(home).plan_path).holdout.held_out(source["user_id"].to_numpy())
     np.testing.assert_allclose(scored["probability"].to_numpy()[held_out], reference["probability"], rtol=0, atol=1e-6)
 
@@ -129,8 +135,29 @@ def test_a_retry_is_not_green_with_a_damaged_or_lost_version(home: Path) -> None
     assert verify_snapshot(path).version == "r1"
 
 
+def test_c4_an_anchor_that_timed_out_is_not_published(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes no more bytes while the anchor is written: training fails, and publishing refuses what is left."""
+    shutil.rmtree(folder_of(home).anchor_dir)
+    moves = threading.Event()
+    monkeypatch.setattr(HashedFile, "write", lambda *_: moves.wait(60))
+    with pytest.raises(NotDurableError, match="the run has not succeeded"):
+        model, nothing = build_model(refresh_spec(), device="cpu"), reference_table(rows=[], labels=[], logits=[])
+        save_anchor(folder_of(home), run_spec("r1"), model, nothing, commit_timeout_s=0.5)
+    told = refused(home)
+    assert "no anchor to publish" in told["message"]
+    assert "never committed" in told["message"]
+    moves.set()
+
+
+def test_an_anchor_in_an_object_store_is_published(home: Path, s3: str) -> None:
+    folder = finished_run(home, run_spec("on-s3", checkpoint={"root": f"{s3}/models"}))
+    assert not folder.anchor_dir.exists()
+    assert publish(home, "on-s3") == 0
+    manifest = verify_snapshot(Registry.of("movies").path("on-s3"))
+    assert manifest.anchor.path == f"{s3}/models/movies/on-s3/anchor"
+
+
 def test_without_an_anchor_nothing_is_published(home: Path) -> None:
-    """Case C4."""
     shutil.rmtree(folder_of(home).anchor_dir)
     told = refused(home)
     assert told["cause"] == "application"
@@ -138,7 +165,8 @@ def test_without_an_anchor_nothing_is_published(home: Path) -> None:
 
 
 def test_a_torn_anchor_is_refused_by_file(home: Path) -> None:
-    with (folder_of(home).anchor_dir / "__0_0.distcp").open("r+b") as stream:
+    [shard] = folder_of(home).anchor_dir.glob("*.distcp")
+    with shard.open("r+b") as stream:
         stream.truncate(1000)
     assert "__0_0.distcp: 1000 bytes, the manifest says" in refused(home)["message"]
 
@@ -210,6 +238,20 @@ def test_an_older_days_version_is_registered_and_not_live(home: Path) -> None:
     [point] = points(home, "snapshot_registered", "yesterday")
     assert point["attrs"]["outcome"] == "older_window"
     assert points(home, "snapshot_live", "yesterday") == []
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_trial_is_registered_and_live_only_if_asked(home: Path, asked: bool) -> None:
+    assert publish(home) == 0
+    daily = run_spec("trial")
+    trial = daily.run.model_copy(update={"purpose": Purpose.TUNING, "publish_live": asked})
+    finished_run(home, daily.model_copy(update={"run": trial}))
+    assert publish(home, "trial") == 0
+    live = Registry.of("movies").live()
+    assert live is not None
+    assert live.snapshot == ("trial" if asked else "r1")
+    [point] = points(home, "snapshot_registered", "trial")
+    assert point["attrs"]["outcome"] == ("moved" if asked else "withheld")
 
 
 def test_the_pointer_never_moves_back_by_itself(home: Path) -> None:

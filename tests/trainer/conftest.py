@@ -36,12 +36,17 @@ def new_job(tmp_path_factory: pytest.TempPathFactory, landed: Path) -> Iterator[
     jobs: list[Job] = []
 
     def make(
-        run: str, *, days: tuple[int, int] = (0, 5), warm_start: WarmStart | None = None, **sections: dict[str, Any]
+        run: str,
+        *,
+        days: tuple[int, int] = (0, 5),
+        warm_start: WarmStart | None = None,
+        data_root: Path = landed,
+        **sections: dict[str, Any],
     ) -> Job:
         spec = small_spec(**sections)
         folder = RunFolder.of(spec.name, run, root).create()
         window = Window(start=FIRST_DAY + timedelta(days=days[0]), end=FIRST_DAY + timedelta(days=days[1]))
-        plan = unchecked_plan(spec, landed, window)
+        plan = unchecked_plan(spec, data_root, window)
         plan.dump(folder.plan_path)
         info = RunInfo(run=run, window=window, warm_start=warm_start)
         dump_run_spec(RunSpec(refresh=spec, run=info), folder.spec_path)

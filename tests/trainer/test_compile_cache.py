@@ -14,6 +14,7 @@ from ett_reports.events import Phase
 from trainer.compile.cache import CompileArchive, CompileKey
 from trainer.compile.tower import CompiledForward, ShapePolicy
 from trainer.compile.watch import CompileWatch, reaches_limit
+from trainer.watchdog import HangLimits, Watchdog
 
 
 def compiled(folder: Path) -> Path:
@@ -73,13 +74,16 @@ class Recorded:
 
 def test_compilations_count_as_recompiles_from_the_loop_on_and_warn_at_the_limit(caplog: pytest.LogCaptureFixture):
     recorded = Recorded()
-    watch = CompileWatch(recorded)  # type: ignore[arg-type]
+    limits = HangLimits(stage_s=300.0, factor=10.0, floor_s=60.0)
+    watchdog = Watchdog(limits, on_hang=lambda hang: None, alive=lambda: None)
+    watch = CompileWatch(recorded, watchdog)  # type: ignore[arg-type]
     watch.start()
     try:
         double = torch.compile(lambda x: x * 2, backend="eager", dynamic=False)
         double(torch.ones(2))
         assert (watch.compilations, recorded.spans) == (1, [])
         watch.enter_loop()
+        watchdog.stepped()
         for size in range(3, 3 + torch._dynamo.config.recompile_limit - 1):
             double(torch.ones(size))
     finally:
@@ -88,6 +92,7 @@ def test_compilations_count_as_recompiles_from_the_loop_on_and_warn_at_the_limit
     limit = torch._dynamo.config.recompile_limit
     assert watch.recompilations == limit - 1
     assert {phase for phase, _, _ in recorded.spans} == {Phase.RECOMPILE}
+    assert watchdog.phase is Phase.RECOMPILE  # which may take longer than a step, and is no hang
     assert all(start <= end for _, start, end in recorded.spans)
     assert [(name, attrs["limit"]) for name, attrs in recorded.points] == [("recompile_limit", limit)]
     assert "dynamic_shapes" in caplog.text

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from graphlib import CycleError
 from pathlib import Path
 
 import pytest
 
 from ett_reports.events import Phase, ProcessIdentity, Source
-from ett_reports.flight_recorder import FILE_NAME, read_flight
 from ett_reports.reader import read_log
 from ett_reports.recorder import Recorder
-from trainer.stages import Stage, alive, in_order, run_in_sequence
+from trainer.stages import Stage, in_order, run_in_sequence
+from trainer.watchdog import HangLimits, Watchdog
 
 FIRST, SECOND, THIRD = Phase.DEVICE_INIT, Phase.PROCESS_GROUP, Phase.TRAIN_MODULE
 
 
 def stage(phase: Phase, *after: Phase) -> Stage:
     return Stage(phase, lambda span: None, after=after)
+
+
+def watchdog(recorder: Recorder) -> Watchdog:
+    limits = HangLimits(stage_s=60.0, factor=10.0, floor_s=60.0)
+    return Watchdog(limits, on_hang=print, alive=recorder.heartbeat)
 
 
 def test_a_stage_comes_after_what_it_needs_and_otherwise_in_the_order_given():
@@ -40,7 +44,7 @@ def test_every_stage_is_a_span_that_waits_for_the_one_before(tmp_path: Path):
     ran: list[Phase] = []
     stages = [Stage(phase, lambda span, phase=phase: ran.append(phase)) for phase in (FIRST, SECOND, THIRD)]
     with Recorder(tmp_path, identity) as recorder:
-        run_in_sequence(stages, recorder)
+        run_in_sequence(stages, recorder, watchdog(recorder))
     (process,) = read_log(tmp_path).processes
     assert [span.phase for span in process.spans] == ran == [FIRST, SECOND, THIRD]
     assert [span.waits_for for span in process.spans] == [(), ("p#1",), ("p#2",)]
@@ -52,25 +56,19 @@ def test_a_stage_that_fails_ends_startup_and_its_span_says_so(tmp_path: Path):
 
     identity = ProcessIdentity(job="a/b", source=Source.TRAINER, process="p", attempt=1, rank=0)
     with Recorder(tmp_path, identity) as recorder, pytest.raises(OSError, match="no device"):
-        run_in_sequence([Stage(FIRST, fail), stage(SECOND)], recorder)
+        run_in_sequence([Stage(FIRST, fail), stage(SECOND)], recorder, watchdog(recorder))
     (process,) = read_log(tmp_path).processes
     assert [(span.phase, span.failed) for span in process.spans] == [(FIRST, True)]
 
 
-def last_beat(folder: Path) -> int:
-    flight = read_flight(folder / "p" / FILE_NAME)
-    assert flight is not None
-    return flight.heartbeat_ns
-
-
-def test_a_stage_that_may_be_silent_shows_that_it_is_alive_and_only_for_so_long(tmp_path: Path):
+def test_every_stage_is_watched_for_as_long_as_it_asks(tmp_path: Path):
     identity = ProcessIdentity(job="a/b", source=Source.TRAINER, process="p", attempt=1, rank=0)
     with Recorder(tmp_path, identity) as recorder:
-        before = last_beat(tmp_path)
-        with alive(recorder, for_s=60, every_s=0.01):
-            while last_beat(tmp_path) == before:
-                time.sleep(0.01)
-        with alive(recorder, for_s=0, every_s=0.01):
-            silent = last_beat(tmp_path)
-            time.sleep(0.1)
-            assert last_beat(tmp_path) == silent
+        watched = watchdog(recorder)
+        seen: list[Phase] = []
+        stages = [
+            Stage(phase, lambda span: seen.append(watched.phase), silence_s=silence_s)
+            for phase, silence_s in ((FIRST, 0.0), (SECOND, 60.0))
+        ]
+        run_in_sequence(stages, recorder, watched)
+    assert seen == [FIRST, SECOND]

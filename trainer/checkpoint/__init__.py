@@ -2,7 +2,8 @@
 
 from trainer.checkpoint.errors import CheckpointError
 from trainer.checkpoint.manifest import CheckpointKind, CheckpointRef, Lineage, Manifest, spec_digest
-from trainer.checkpoint.progress import Progress
+from trainer.checkpoint.outlook import Durable
+from trainer.checkpoint.progress import Progress, RankProgress
 from trainer.checkpoint.reference import read_reference, reference_table
 from trainer.checkpoint.restore import Restored, load_unsharded, restore, restore_newest, verify
 from trainer.checkpoint.retention import newest_complete
@@ -14,9 +15,11 @@ __all__ = [
     "CheckpointMode",
     "CheckpointRef",
     "Checkpointer",
+    "Durable",
     "Lineage",
     "Manifest",
     "Progress",
+    "RankProgress",
     "Restored",
     "load_unsharded",
     "newest_complete",

@@ -1,15 +1,15 @@
-"""Commit, by rank 0 alone: await every rank's report, check that the parts make one state, write the manifest, rename.
+"""Commit, by rank 0 alone: await every rank's report, check that the parts make one state, let the manifest appear.
 
-Ranks meet in the file system only. A collective in a background thread would hang the survivors when a rank dies in
+Ranks meet in the storage only. A collective in a background thread would hang the survivors when a rank dies in
 mid-save; here they wait for files, with a deadline, and the save that misses it never becomes selectable.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import pickle
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,79 +26,158 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from trainer.checkpoint.durable import FileRecord, publish_folder, write_durably
-from trainer.checkpoint.errors import CheckpointError, IncoherentSaveError, NotDurableError
-from trainer.checkpoint.manifest import METADATA_NAME, CheckpointKind, CheckpointRef, Lineage, Manifest, TensorRecord
+from trainer.checkpoint.durable import (
+    FileRecord,
+    check_size,
+    make_folder,
+    sync_folder,
+    write_atomically,
+    write_durably,
+)
+from trainer.checkpoint.errors import (
+    CheckpointError,
+    DamagedManifestError,
+    IncoherentSaveError,
+    MissingManifestError,
+    NotDurableError,
+    OtherVersionError,
+)
+from trainer.checkpoint.manifest import (
+    METADATA_NAME,
+    REFERENCE_NAME,
+    CheckpointKind,
+    CheckpointRef,
+    Lineage,
+    Manifest,
+    SaveId,
+    TensorRecord,
+)
 from trainer.checkpoint.progress import merge
 from trainer.checkpoint.reference import merge_references
-from trainer.checkpoint.shards import ShardReport, failure_of, remove_reports
-
-POLL_S = 0.02
+from trainer.checkpoint.shards import ShardReport, failure_at
+from trainer.storage import StoragePath, names_in, read, remove_file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Save:
-    """One save on its way: written into `aside`, to appear as `target`. `save_id` tells it from every other save."""
+    """One save on its way into `folder`. `save_id` tells it from every other save; `started_ns` is monotonic."""
 
     kind: CheckpointKind
     step: int
-    target: Path
-    save_id: str
+    folder: StoragePath
+    save_id: SaveId
     world_size: int
     lineage: Lineage
+    started_ns: int
+
+    def file(self, name: str) -> StoragePath:
+        """A file of this save. The anchor's folder is the same for every save, so there the name tells them apart."""
+        anchored = self.kind is CheckpointKind.ANCHOR
+        return self.folder / (f"{self.save_id}.{name.lstrip('.')}" if anchored else name)
+
+    def shard(self, rank: int) -> StoragePath:
+        return self.file(f"__{rank}_0.distcp")
+
+    def reference(self, rank: int) -> StoragePath:
+        return self.file(f"reference-{rank}.parquet")
+
+    def report(self, rank: int) -> StoragePath:
+        """Appears when the rank's part is durable."""
+        return self.file(f"rank-{rank}.durable.json")
+
+    def failure(self, rank: int) -> StoragePath:
+        """Appears when the rank cannot write its part."""
+        return self.file(f"rank-{rank}.failed.json")
 
     @property
-    def aside(self) -> Path:
-        return self.target.with_name(f"{self.target.name}.{self.save_id}.tmp")
+    def given_up(self) -> StoragePath:
+        """Appears when rank 0 gave the save up; holds why."""
+        return self.file("given-up.txt")
 
     @property
-    def tombstone(self) -> Path:
-        """A file that rank 0 leaves where it gave the save up; holds why."""
-        return self.target.with_name(f"{self.target.name}.{self.save_id}.given-up.tmp")
+    def seconds(self) -> float:
+        return (time.monotonic_ns() - self.started_ns) / 1e9
 
     def committed(self) -> bool:
-        """Whether this very save (not an earlier one of the same step) is in place."""
+        """Whether this very save (not an earlier one of the same folder) has its manifest."""
         try:
-            return Manifest.read(self.target).save_id == self.save_id
+            return Manifest.read(self.folder).save_id == str(self.save_id)
         except (CheckpointError, OSError):
             return False
 
+    def pause(self) -> None:
+        """Wait before looking again; an object store takes money for a look."""
+        time.sleep(0.02 if isinstance(self.folder, Path) else 0.25)
 
-def commit(save: Save, *, timeout_s: float) -> CheckpointRef:
-    """Make the save a checkpoint, once every rank's part is on the disk.
+
+def commit(save: Save, *, timeout_s: float) -> tuple[CheckpointRef, int]:
+    """Make the save a checkpoint, once every rank's part is durable, for which they have `timeout_s` from its start.
+
+    Returns the checkpoint and its bytes.
 
     Raises:
-        CheckpointError: a rank failed or stayed silent, or the parts do not make one state. The save is then gone.
+        CheckpointError: a rank failed or stayed silent, or the parts do not make one state. The save never counts.
+        OSError: the storage cannot be reached.
     """
-    reports = _gather(save, time.monotonic() + timeout_s)
-    progress = merge([report.progress for report in reports], save.aside)
-    metadata = _metadata(reports, save.aside)
+    reports = _gather(save, save.started_ns / 1e9 + timeout_s)
+    progress = merge([report.progress for report in reports], save.folder)
+    metadata = _metadata(reports, save.folder)
     files = {name: record for report in reports for name, record in report.files.items()}
     stream = io.BytesIO()
     pickle.dump(metadata, stream)
-    files[METADATA_NAME] = write_durably(save.aside / METADATA_NAME, stream.getvalue())
+    index = save.file(METADATA_NAME)
+    files[index.name] = write_durably(index, stream.getvalue())
+    reference = None
     if save.kind is CheckpointKind.ANCHOR:
-        files = _with_reference(save, files)
+        files, reference = _with_reference(save, files)
+    for rank in range(save.world_size):
+        remove_file(save.report(rank))
+    for name, record in files.items():
+        check_size(save.folder / name, record)  # a zombie's sweep, a folder that went away: better seen now
+    sync_folder(save.folder)
     manifest = Manifest(
         kind=save.kind,
-        save_id=save.save_id,
+        save_id=str(save.save_id),
         lineage=save.lineage,
         progress=progress,
+        save_seconds=save.seconds,
         files=files,
+        metadata=index.name,
+        reference=reference,
         tensors=_tensor_records(metadata),
         values=_value_names(metadata),
         versions={"torch": torch.__version__},
     )
-    remove_reports(save.aside, save.world_size)
-    manifest.write(save.aside)
-    publish_folder(save.aside, save.target)
-    return CheckpointRef(save.target, progress.step, progress.cursor)
+    manifest.write(save.folder)
+    return CheckpointRef(save.folder, progress.step, progress.cursor), manifest.bytes
 
 
 def give_up(save: Save, reason: str) -> None:
-    """On rank 0: end the save for good. Its folder goes first: on a full disk that makes the room for saying so."""
-    shutil.rmtree(save.aside, ignore_errors=True)
-    save.tombstone.write_text(reason, encoding="utf-8")
+    """On rank 0: end the save for good. Its files go first: on a full disk that makes the room for saying so.
+
+    Raises:
+        CheckpointError, OSError: the others are not told, and wait until their deadline.
+    """
+    if discard(save):
+        make_folder(save.folder)
+        write_atomically(save.given_up, reason.encode())
+
+
+def discard(save: Save) -> bool:
+    """Delete what a save has left so far; False if it has committed after all: the manifest may have appeared although
+    the act that made it appear failed (a lost answer of the store, a flush of the folder).
+
+    Raises:
+        CheckpointError, OSError: it cannot be told whether it has, or something could not be deleted.
+    """
+    with contextlib.suppress(MissingManifestError, DamagedManifestError, OtherVersionError):
+        if Manifest.read(save.folder).save_id == str(save.save_id):
+            return False
+    own = f"{save.save_id}." if save.kind is CheckpointKind.ANCHOR else ""
+    for name in names_in(save.folder):
+        if name.startswith(own) and name != save.given_up.name:
+            remove_file(save.folder / name)
+    return True
 
 
 def await_commit(save: Save, *, failure: Callable[[], Exception | None], timeout_s: float) -> CheckpointRef:
@@ -110,13 +189,21 @@ def await_commit(save: Save, *, failure: Callable[[], Exception | None], timeout
     deadline = time.monotonic() + timeout_s
     while not save.committed():
         if error := failure():
-            raise NotDurableError(save.target, str(error))
-        if save.tombstone.exists():
-            raise NotDurableError(save.target, f"rank 0 gave the save up: {save.tombstone.read_text(encoding='utf-8')}")
+            raise NotDurableError(save.folder, str(error))
+        if reason := was_given_up(save):
+            raise NotDurableError(save.folder, f"rank 0 gave the save up: {reason}")
         if time.monotonic() > deadline:
-            raise NotDurableError(save.target, f"no commit within {timeout_s:g} s; are rank 0 and the storage alive?")
-        time.sleep(POLL_S)
-    return CheckpointRef.open(save.target)
+            raise NotDurableError(save.folder, f"no commit within {timeout_s:.3g} s; are rank 0 and the storage alive?")
+        save.pause()
+    return CheckpointRef.open(save.folder)
+
+
+def was_given_up(save: Save) -> str | None:
+    """Why rank 0 gave the save up; None if it has not, or if the storage does not say."""
+    try:
+        return read(save.given_up).decode()
+    except OSError:
+        return None
 
 
 def _gather(save: Save, deadline: float) -> list[ShardReport]:
@@ -125,16 +212,16 @@ def _gather(save: Save, deadline: float) -> list[ShardReport]:
         for rank in range(save.world_size):
             if rank in reports:
                 continue
-            if message := failure_of(save.aside, rank):
-                raise NotDurableError(save.target, f"rank {rank} could not write its part: {message}")
-            if report := ShardReport.read(save.aside, rank):
+            if message := failure_at(save.failure(rank)):
+                raise NotDurableError(save.folder, f"rank {rank} could not write its part: {message}")
+            if report := ShardReport.read(save.report(rank)):
                 reports[rank] = report
         if len(reports) == save.world_size:
             return [reports[rank] for rank in range(save.world_size)]
         if time.monotonic() > deadline:
             silent = sorted(set(range(save.world_size)) - reports.keys())
-            raise NotDurableError(save.target, f"no word from ranks {silent} in time; are they alive?")
-        time.sleep(POLL_S)
+            raise NotDurableError(save.folder, f"no word from ranks {silent} in time; are they alive?")
+        save.pause()
 
 
 @dataclass
@@ -144,7 +231,7 @@ class _Entry:
     chunks: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
 
 
-def _metadata(reports: Sequence[ShardReport], path: Path) -> Metadata:
+def _metadata(reports: Sequence[ShardReport], path: StoragePath) -> Metadata:
     entries: dict[str, _Entry] = {}
     state: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
     storage: dict[MetadataIndex, _StorageInfo] = {}
@@ -172,7 +259,7 @@ def _metadata(reports: Sequence[ShardReport], path: Path) -> Metadata:
     return Metadata(state, planner_data=paths, storage_data=storage, version=CURRENT_DCP_VERSION)
 
 
-def _tensor_metadata(name: str, entry: _Entry, path: Path) -> TensorStorageMetadata:
+def _tensor_metadata(name: str, entry: _Entry, path: StoragePath) -> TensorStorageMetadata:
     """Refuses a tensor of which rows are missing or doubled (case C12)."""
     held, whole = sum(math.prod(sizes) for sizes in entry.chunks.values()), math.prod(entry.shape)
     if held != whole:
@@ -200,7 +287,12 @@ def _value_names(metadata: Metadata) -> tuple[str, ...]:
     return tuple(sorted(name for name, entry in entries if isinstance(entry, BytesStorageMetadata)))
 
 
-def _with_reference(save: Save, files: Mapping[str, FileRecord]) -> dict[str, FileRecord]:
-    parts = [name for name in files if name.endswith(".parquet")]
-    name, record = merge_references(save.aside, parts)
-    return {**{other: kept for other, kept in files.items() if other not in parts}, name: record}
+def _with_reference(save: Save, files: Mapping[str, FileRecord]) -> tuple[dict[str, FileRecord], str]:
+    """The files with one reference in the place of the ranks' parts, and its name."""
+    parts = [save.reference(rank) for rank in range(save.world_size)]
+    merged = save.file(REFERENCE_NAME)
+    record = merge_references(parts, merged)
+    for part in parts:
+        remove_file(part)
+    names = {part.name for part in parts}
+    return {**{name: kept for name, kept in files.items() if name not in names}, merged.name: record}, merged.name

@@ -1,4 +1,4 @@
-"""Durable files: written, flushed to the disk, hashed, and published by one rename."""
+"""Durable files: written, flushed to the disk or uploaded, and hashed; one of them can appear in a single step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from trainer.atomic_file import replacing, sync
 from trainer.checkpoint.errors import (
     ChangedFileError,
     CheckpointWriteError,
@@ -21,7 +21,9 @@ from trainer.checkpoint.errors import (
     MissingFileError,
     OtherVersionError,
     TornFileError,
+    UnreadableFileError,
 )
+from trainer.storage import StoragePath, naming, opened, read, size_of
 
 _CHUNK = 1 << 22
 _DIGEST = "digest"
@@ -36,20 +38,20 @@ class FileRecord:
 
 
 class HashedFile(io.RawIOBase):
-    """A new file that hashes what is written to it and is on the disk once closed without an error.
+    """A new file that hashes what is written to it and is durable once closed without an error.
 
     Raises:
         CheckpointWriteError: from every operation, so that the file is named (a full disk, a quota, a lost mount).
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: StoragePath) -> None:
         super().__init__()
         self.path = path
         self.size = 0
         self._hash = hashlib.sha256()
         self._failure: CheckpointWriteError | None = None
-        with _naming(path):
-            self._raw = path.open("xb", buffering=0)
+        with _writing(path):
+            self._raw: Any = path.open("xb", buffering=0) if isinstance(path, Path) else path.open("wb")
 
     def writable(self) -> bool:
         return True
@@ -57,7 +59,7 @@ class HashedFile(io.RawIOBase):
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         try:
-            with _naming(self.path):
+            with _writing(self.path):
                 written = 0
                 while written < len(view):  # an unbuffered write may be short
                     written += self._raw.write(view[written:]) or 0
@@ -77,81 +79,96 @@ class HashedFile(io.RawIOBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _naming(self.path):
-            try:
-                if kind is None:
-                    os.fsync(self._raw.fileno())
-            finally:
-                self._raw.close()
+        with _writing(self.path):
+            if isinstance(self.path, Path):
+                _close(self._raw, keep=kind is None)
+            else:
+                _complete(self._raw, keep=kind is None)
         super().__exit__(kind, error, trace)
         if self._failure is not None:  # torch.save turns it into an error that names neither file nor cause
             raise self._failure from None
 
 
-def write_durably(path: Path, data: bytes) -> FileRecord:
+def _close(raw: Any, *, keep: bool) -> None:
+    try:
+        if keep:
+            os.fsync(raw.fileno())
+    finally:
+        raw.close()
+
+
+def _complete(upload: Any, *, keep: bool) -> None:
+    """Finish an upload, or take back the parts of it, which the store would otherwise keep unseen."""
+    complete = False
+    try:
+        if keep:
+            upload.close()
+            complete = True
+    finally:
+        if not complete:
+            upload.closed = True  # else it would be completed when it is collected
+            upload.discard()
+
+
+def write_durably(path: StoragePath, data: bytes) -> FileRecord:
     """Write a new file to the disk."""
     with HashedFile(path) as stream:
         stream.write(data)
     return stream.record()
 
 
-def write_atomically(path: Path, data: bytes) -> FileRecord:
-    """Write a file that nobody ever sees half of: aside, then renamed over `path`."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    aside.unlink(missing_ok=True)
-    record = write_durably(aside, data)
-    with _naming(path):
-        aside.replace(path)
-    return record
+def write_atomically(path: StoragePath, data: bytes) -> None:
+    """Make a file appear, or replace it, in one step that survives a power cut; nobody ever sees half of it.
+
+    On a file system it is written aside, renamed over `path`, and the folder flushed; in an object store it is one PUT.
+    """
+    with _writing(path):
+        if not isinstance(path, Path):
+            path.fs.pipe_file(path.path, data)
+            return
+        with replacing(path) as aside:
+            aside.write_bytes(data)
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries: without it a rename or a new file may not survive a power failure."""
-    with _naming(folder):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def make_folder(folder: StoragePath) -> None:
+    """Make a folder that is still there after a power cut. Object stores have none."""
+    if isinstance(folder, Path):
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            sync(folder.parent)
 
 
-def publish_folder(aside: Path, target: Path) -> None:
-    """Make `aside` appear as `target` in one rename. A folder already there is moved out of the way first."""
-    sync_folder(aside)
-    replaced = aside.with_name(f"{aside.name.removesuffix('.tmp')}.replaced.tmp")
-    with _naming(target):
-        if target.exists():
-            target.rename(replaced)
-        aside.rename(target)
-    sync_folder(target.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+def sync_folder(folder: StoragePath) -> None:
+    """Flush a folder's entries: without it a new file may not survive a power failure."""
+    if isinstance(folder, Path):
+        with _writing(folder):
+            sync(folder)
 
 
-def hash_file(path: Path) -> FileRecord:
-    """Size and SHA-256 of a file as it is on the disk now."""
+def hash_file(path: StoragePath) -> FileRecord:
+    """Size and SHA-256 of a file as it is on the storage now."""
     digest = hashlib.sha256()
     size = 0
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
             size += len(chunk)
     return FileRecord(size, digest.hexdigest())
 
 
-def check_size(path: Path, expected: FileRecord) -> None:
-    """Raises MissingFileError or TornFileError."""
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        raise MissingFileError(path) from None
+def check_size(path: StoragePath, expected: FileRecord) -> None:
+    """Raises MissingFileError, TornFileError or UnreadableFileError."""
+    with _reading(path):
+        size = size_of(path)
     if size != expected.bytes:
         raise TornFileError(path, size=size, expected=expected.bytes)
 
 
-def check_content(path: Path, expected: FileRecord) -> None:
-    """Raises MissingFileError, TornFileError or ChangedFileError."""
+def check_content(path: StoragePath, expected: FileRecord) -> None:
+    """Raises MissingFileError, TornFileError, UnreadableFileError or ChangedFileError."""
     check_size(path, expected)
-    found = hash_file(path)
+    with _reading(path):
+        found = hash_file(path)
     if found.sha256 != expected.sha256:
         raise ChangedFileError(path, sha256=found.sha256, expected=expected.sha256)
 
@@ -162,15 +179,19 @@ def seal(document: Mapping[str, Any], *, version: int) -> bytes:
     return json.dumps({**versioned, _DIGEST: _digest(versioned)}, indent=1, sort_keys=True).encode()
 
 
-def unseal(path: Path, *, version: int) -> dict[str, Any]:
+def unseal(path: StoragePath, *, version: int) -> dict[str, Any]:
     """Read a sealed document.
 
     Raises:
-        OtherVersionError: asked first, since another version may seal otherwise.
+        MissingFileError, UnreadableFileError
+        OtherVersionError: asked before the digest, since another version may seal otherwise.
         DamagedManifestError: no JSON object, or its digest is not that of its content.
     """
+    with _reading(path):
+        size_of(path)  # a symbolic link is no document
+        content = read(path)
     try:
-        document = dict(json.loads(path.read_bytes()))
+        document = dict(json.loads(content))
     except (ValueError, TypeError) as error:
         raise DamagedManifestError(path, f"{type(error).__name__}: {error}") from None
     if document.get("version") != version:
@@ -185,8 +206,22 @@ def _digest(document: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _writing(path: StoragePath) -> Iterator[None]:
     try:
-        yield
+        with naming(path):
+            yield
     except OSError as error:
         raise CheckpointWriteError(path, error) from error
+
+
+@contextmanager
+def _reading(path: StoragePath) -> Iterator[None]:
+    """Tells a file that is lost from a store that is out of reach: the first is damage, the second says nothing."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingFileError(path) from None
+    except OSError as error:
+        if not isinstance(path, Path):
+            raise
+        raise UnreadableFileError(path, error) from error

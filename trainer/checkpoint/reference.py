@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,9 @@ import pyarrow.parquet as pq
 
 from trainer.checkpoint.durable import FileRecord, HashedFile
 from trainer.checkpoint.errors import CheckpointError, IncoherentSaveError
-from trainer.checkpoint.manifest import REFERENCE_NAME
+from trainer.checkpoint.manifest import Manifest
 from trainer.dpp.cursor import Interval
+from trainer.storage import StoragePath, opened
 
 REFERENCE_SCHEMA = pa.schema(
     [
@@ -63,15 +63,18 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
     return np.asarray(1.0 / (1.0 + np.exp(-logits.astype(np.float64))))
 
 
-def read_reference(anchor: Path) -> pa.Table:
+def read_reference(anchor: StoragePath) -> pa.Table:
     """The merged reference of an anchor, in the order of the read plan.
 
     Raises:
-        CheckpointError: missing, not Parquet, or of another schema.
+        CheckpointError: the anchor has none, or it is missing, not Parquet, or of another schema.
     """
-    path = anchor / REFERENCE_NAME
+    name = Manifest.read(anchor).reference
+    if name is None:
+        raise CheckpointError(anchor, "holds no predictions on the holdout, so it is no anchor; train the run again")
+    path = anchor / name
     try:
-        table = pq.read_table(path)
+        table = _read(path)
     except (OSError, pa.ArrowException) as error:
         raise CheckpointError(path, f"cannot be read ({error}); train the run again") from None
     if not table.schema.equals(REFERENCE_SCHEMA):
@@ -79,32 +82,35 @@ def read_reference(anchor: Path) -> pa.Table:
     return table
 
 
-def write_reference_part(folder: Path, rank: int, part: pa.Table) -> tuple[str, FileRecord]:
-    """Write this rank's rows; rank 0 merges them at the commit."""
+def write_reference(path: StoragePath, part: pa.Table) -> FileRecord:
+    """Write one rank's rows, which rank 0 merges at the commit.
+
+    Raises:
+        IncoherentSaveError: `part` is no `reference_table()`.
+        CheckpointWriteError
+    """
     if not part.schema.equals(REFERENCE_SCHEMA):
-        raise IncoherentSaveError(folder, f"rank {rank}'s reference is no reference_table(): {part.schema.names}")
-    name = f"reference-{rank}.parquet"
-    return name, _write(folder / name, part)
+        raise IncoherentSaveError(path, f"the reference is no reference_table(): {part.schema.names}")
+    with HashedFile(path) as stream:
+        pq.write_table(part, pa.PythonFile(stream, mode="w"))
+    return stream.record()
 
 
-def merge_references(folder: Path, parts: Sequence[str]) -> tuple[str, FileRecord]:
-    """Merge the ranks' parts into `reference.parquet`, in the order of the read plan.
+def merge_references(parts: Sequence[StoragePath], into: StoragePath) -> FileRecord:
+    """Merge the ranks' parts in the order of the read plan.
 
     Raises:
         IncoherentSaveError: a row that was scored twice.
+        CheckpointWriteError
     """
-    merged = pa.concat_tables([pq.read_table(folder / name) for name in parts])
+    merged = pa.concat_tables([_read(part) for part in parts])
     merged = merged.sort_by([(name, "ascending") for name in ROW_IDENTITY])
     distinct = merged.group_by(list(ROW_IDENTITY)).aggregate([]).num_rows
     if distinct != merged.num_rows:
-        raise IncoherentSaveError(folder, f"{merged.num_rows - distinct} holdout rows were scored twice")
-    record = _write(folder / REFERENCE_NAME, merged)
-    for name in parts:
-        (folder / name).unlink()
-    return REFERENCE_NAME, record
+        raise IncoherentSaveError(into, f"{merged.num_rows - distinct} holdout rows were scored twice")
+    return write_reference(into, merged)
 
 
-def _write(path: Path, table: pa.Table) -> FileRecord:
-    with HashedFile(path) as stream:
-        pq.write_table(table, pa.PythonFile(stream, mode="w"))
-    return stream.record()
+def _read(path: StoragePath) -> pa.Table:
+    with opened(path) as stream:
+        return pq.read_table(pa.PythonFile(stream, mode="r"))

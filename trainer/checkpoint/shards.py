@@ -12,11 +12,10 @@ import torch
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
 from trainer.checkpoint.durable import FileRecord, HashedFile, sync_folder, write_atomically
+from trainer.checkpoint.errors import CheckpointWriteError
 from trainer.checkpoint.progress import Progress
 from trainer.checkpoint.staging import StagedState
-
-_REPORT = "rank-{rank}.durable.json"
-_FAILURE = "rank-{rank}.failed.json"
+from trainer.storage import StoragePath, read, remove_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,32 +42,35 @@ class ShardReport:
     paths: Mapping[str, Sequence[str | int]]
     progress: Progress
 
-    def write(self, folder: Path) -> None:
+    def write(self, path: StoragePath) -> None:
         document = {**asdict(self), "progress": self.progress.to_dict()}
-        write_atomically(folder / _REPORT.format(rank=self.rank), json.dumps(document).encode())
+        write_atomically(path, json.dumps(document).encode())
 
     @classmethod
-    def read(cls, folder: Path, rank: int) -> ShardReport | None:
-        """The report of `rank`; None as long as there is none."""
-        path = folder / _REPORT.format(rank=rank)
-        if not path.exists():
+    def read(cls, path: StoragePath) -> ShardReport | None:
+        """The report at `path`; None as long as there is none.
+
+        Raises:
+            OSError: the storage cannot be reached.
+        """
+        try:
+            document: dict[str, Any] = json.loads(read(path))
+        except FileNotFoundError:
             return None
-        document: dict[str, Any] = json.loads(path.read_bytes())
         document["files"] = {name: FileRecord(**record) for name, record in document["files"].items()}
         document["items"] = [ShardItem(**_tuples(item)) for item in document["items"]]
         document["progress"] = Progress.from_dict(document["progress"])
         return cls(**document)
 
 
-def write_shards(folder: Path, rank: int, staged: StagedState) -> tuple[str, FileRecord, list[ShardItem]]:
-    """Write the rank's parts into one file on the disk, as DCP lays them out.
+def write_shards(path: StoragePath, staged: StagedState) -> tuple[FileRecord, list[ShardItem]]:
+    """Write the rank's parts durably into one file, as DCP lays them out.
 
     Raises:
         CheckpointWriteError: names the file; nothing of it counts.
     """
-    name = f"__{rank}_0.distcp"
     items = []
-    with HashedFile(folder / name) as stream:
+    with HashedFile(path) as stream:
         for part in staged.parts:
             start = stream.tell()
             if isinstance(part.data, bytes):
@@ -76,25 +78,31 @@ def write_shards(folder: Path, rank: int, staged: StagedState) -> tuple[str, Fil
             else:
                 torch.save(_compact(part.data), cast(IO[bytes], stream))
             items.append(_shard_item(part.item, start, stream.tell() - start))
-    sync_folder(folder)
-    return name, stream.record(), items
+    sync_folder(path.parent)
+    return stream.record(), items
 
 
-def report_failure(folder: Path, rank: int, message: str) -> None:
-    """Tell rank 0 not to wait. The rank's shard goes first: on a full disk that makes the room for saying so."""
-    (folder / f"__{rank}_0.distcp").unlink(missing_ok=True)
-    write_atomically(folder / _FAILURE.format(rank=rank), json.dumps({"message": message}).encode())
+def report_failure(path: StoragePath, message: str, *, shard: StoragePath) -> None:
+    """Tell rank 0 not to wait. The rank's shard goes first: on a full disk that makes the room for saying so.
+
+    Where another rank takes that room at once, the file stays empty: its being there takes none.
+    """
+    remove_file(shard)
+    try:
+        write_atomically(path, json.dumps({"message": message}).encode())
+    except CheckpointWriteError:
+        if not isinstance(path, Path):
+            raise
+        path.touch()
 
 
-def failure_of(folder: Path, rank: int) -> str | None:
-    """What `rank` reported as its failure; None if it has not."""
-    path = folder / _FAILURE.format(rank=rank)
-    return str(json.loads(path.read_bytes())["message"]) if path.exists() else None
-
-
-def remove_reports(folder: Path, world_size: int) -> None:
-    for rank in range(world_size):
-        (folder / _REPORT.format(rank=rank)).unlink(missing_ok=True)
+def failure_at(path: StoragePath) -> str | None:
+    """What a rank reported as its failure; None if it has not."""
+    try:
+        told = read(path)
+    except FileNotFoundError:
+        return None
+    return str(json.loads(told)["message"]) if told else "it had no room to say why; is the storage full?"
 
 
 def _compact(tensor: torch.Tensor) -> torch.Tensor:

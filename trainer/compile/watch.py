@@ -10,8 +10,13 @@ from torch._dynamo.callback import CallbackArgs, callback_handler
 
 from ett_reports.events import Phase
 from ett_reports.recorder import Recorder
+from trainer.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
+
+
+COMPILE_SILENCE_S = 2 * 3600.0
+"""Compiling one large graph takes an hour and more inside a single call (paper IV-B), which is no hang."""
 
 
 class CompileWatch:
@@ -21,8 +26,8 @@ class CompileWatch:
     recorded spans lie inside the step that they hold up.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, watchdog: Watchdog) -> None:
+        self._recorder, self._watchdog = recorder, watchdog
         self._in_loop = False
         self._start_ns = 0
         self.compilations = 0
@@ -44,6 +49,8 @@ class CompileWatch:
 
     def _started(self, _: CallbackArgs) -> None:
         self._start_ns = time.monotonic_ns()
+        if self._in_loop:  # until the step ends: the step's own limit would take it for a hang
+            self._watchdog.entered(Phase.RECOMPILE, COMPILE_SILENCE_S)
 
     def _ended(self, args: CallbackArgs) -> None:
         self.compilations += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from functools import cached_property
@@ -109,6 +110,30 @@ class PlannedFile:
             raise PlanError(f"{self.path}: changed since the plan was written ({changed}); start a new run")
         return handle
 
+    def check_unchanged(self, handle: BinaryIO) -> None:
+        """Whether an open file is still what `open` found; call it after reading and before using what was read.
+
+        A write into the file moves its times before its bytes, so bytes read before this call are the planned ones.
+
+        Raises:
+            PlanError: it was rewritten in place, or deleted or replaced, since it was opened.
+        """
+        status = os.fstat(handle.fileno())
+        if not status.st_nlink and not self._is_at_its_path(status.st_ino):
+            raise PlanError(f"{self.path}: deleted or replaced while it was being read; restore it or start a new run")
+        if (status.st_size, status.st_mtime_ns) != (self.identity.size, self.identity.mtime_ns):
+            raise PlanError(
+                f"{self.path}: rewritten while it was being read (size {self.identity.size} became {status.st_size}, "
+                f"mtime_ns {self.identity.mtime_ns} became {status.st_mtime_ns}); start a new run"
+            )
+
+    def _is_at_its_path(self, inode: int) -> bool:
+        """Some network file systems count no links at all."""
+        try:
+            return Path(self.path).stat().st_ino == inode
+        except OSError:
+            return False
+
 
 @dataclass(frozen=True)
 class ReadPlan:
@@ -147,6 +172,14 @@ class ReadPlan:
             for position, group in enumerate(file.row_groups)
             if group.holdout_rows
         ]
+
+    def describe(self, rows: Sequence[Interval]) -> str:
+        """The rows, for people: file, row group, and first and last ordinal among its training rows."""
+        parts = [
+            f"{self.files[part.file].path} row group {part.row_group} training rows {part.start} to {part.stop - 1}"
+            for part in rows
+        ]
+        return "; ".join(parts) or "without rows"
 
     def verify(self) -> None:
         """Open every file once.

@@ -10,9 +10,10 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from trainer.dpp.contract import arrow_schema, contract_hash
 from trainer.dpp.cursor import Interval, count, divide, skip, steps_for
 from trainer.dpp.decode import HostBatch, Piece, assemble, decode, empty_batch, needed_columns
 from trainer.dpp.errors import CursorError, DppError, PlanError, ReaderError
-from trainer.dpp.plan import ReadPlan
+from trainer.dpp.plan import PlannedFile, ReadPlan
 from trainer.spec import Contract
 
 CHUNK_ROWS = 8192
@@ -132,32 +133,32 @@ class PartitionReader:
 
     def _chunks(self) -> Iterator[Piece]:
         with ExitStack() as opened:
-            current, parquet = -1, None
+            source: _Source | None = None
             for interval in self._intervals:
-                path = self._plan.files[interval.file].path
+                planned = self._plan.files[interval.file]
                 try:
-                    if interval.file != current or parquet is None:
+                    if source is None or source.planned is not planned:
                         opened.close()
-                        parquet = self._open(interval.file, opened)
-                        current = interval.file
-                    yield from self._read(parquet, interval)
+                        source = self._open(planned, opened)
+                    yield from self._read(source, interval)
                 except (DppError, OSError, pa.ArrowException, ValueError) as error:
                     if isinstance(error, PlanError):
                         raise
-                    raise ReaderError(f"{path}: row group {interval.row_group}: {error}") from error
+                    if source is not None:  # what cannot be decoded may be what another process has just written
+                        source.check_unchanged()
+                    raise ReaderError(f"{planned.path}: row group {interval.row_group}: {error}") from error
 
-    def _open(self, number: int, opened: ExitStack) -> pq.ParquetFile:
-        planned = self._plan.files[number]
+    def _open(self, planned: PlannedFile, opened: ExitStack) -> _Source:
         handle = opened.enter_context(planned.open())
         parquet = pq.ParquetFile(handle, page_checksum_verification=True, pre_buffer=False)
         if not parquet.schema_arrow.equals(arrow_schema(self._contract), check_metadata=False):
             raise ReaderError("its schema is not the contract's; run the schema check")
-        return parquet
+        return _Source(planned, handle, parquet)
 
-    def _read(self, parquet: pq.ParquetFile, interval: Interval) -> Iterator[Piece]:
+    def _read(self, source: _Source, interval: Interval) -> Iterator[Piece]:
         """The interval's rows as pieces of decoded chunks; rows of the other row set are dropped before they count."""
         columns = needed_columns(self._contract)
-        groups = parquet.iter_batches(
+        groups = source.parquet.iter_batches(
             batch_size=CHUNK_ROWS, row_groups=[interval.row_group], columns=columns, use_threads=False
         )
         ordinal = 0
@@ -167,6 +168,7 @@ class PartitionReader:
             ordinal += len(kept)
             if start < stop:
                 chunk = decode(self._contract, batch, kept[start:stop])
+                source.check_unchanged()
                 yield Piece(chunk, 0, chunk.rows)
             if ordinal >= interval.stop:
                 return
@@ -176,6 +178,20 @@ class PartitionReader:
         entities = batch.column(self._contract.entity.name).to_numpy(zero_copy_only=False)
         held_out = self._plan.holdout.held_out(entities)
         return np.flatnonzero(held_out if self._row_set is RowSet.HOLDOUT else ~held_out)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A planned file that is open."""
+
+    planned: PlannedFile
+    handle: BinaryIO
+    parquet: pq.ParquetFile
+
+    def check_unchanged(self) -> None:
+        """Raises PlanError."""
+        if not self.handle.closed:
+            self.planned.check_unchanged(self.handle)
 
 
 class _Pieces:

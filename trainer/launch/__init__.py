@@ -12,6 +12,7 @@ from trainer.launch.errors import (
 )
 from trainer.launch.jobs import (
     EXIT_BAD_DATA,
+    EXIT_HUNG,
     EXIT_PREEMPTED,
     JobHandle,
     JobKey,
@@ -25,6 +26,7 @@ from trainer.launch.launcher import Launcher, launcher_for, newest_attempt
 
 __all__ = [
     "EXIT_BAD_DATA",
+    "EXIT_HUNG",
     "EXIT_PREEMPTED",
     "CapacityError",
     "ForeignHostError",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainer.launch.interpreters import interpreter_of
 from trainer.launch.jobs import JobRequest
 from trainer.run_folder import HOME_VARIABLE, RUN_FOLDER_VARIABLE
 
@@ -16,6 +16,7 @@ EVENTS_VARIABLE = "ETT_EVENTS_DIR"
 ATTEMPT_VARIABLE = "ETT_ATTEMPT"
 TASK_VARIABLE = "ETT_TASK"
 ERROR_FILE_VARIABLE = "ETT_ERROR_FILE"
+GRACE_VARIABLE = "ETT_GRACE_S"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ def app_definition(request: JobRequest, placement: Placement, *, image: str = ""
     role = Role(
         name=request.key.task,
         image=image,
-        entrypoint=sys.executable,
+        entrypoint=interpreter_of(request.command[0]),
         args=["-m", *map(_literal, request.command)],
         env=_environment(request, placement),
         num_replicas=request.replicas,
@@ -66,6 +67,7 @@ def _environment(request: JobRequest, placement: Placement) -> dict[str, str]:
         EVENTS_VARIABLE: placement.events_dir,
         ATTEMPT_VARIABLE: str(request.key.attempt),
         TASK_VARIABLE: request.key.task,
+        GRACE_VARIABLE: f"{request.grace_s:g}",
         "WORLD_SIZE": str(request.replicas),
         "LOCAL_WORLD_SIZE": str(placement.local_world_size),
         "MASTER_ADDR": placement.master_address,

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from ett_reports.shipping import Shipper
 from trainer.launch.errors import RecordWriteError
 from trainer.launch.job_folder import JobFolder
-from trainer.launch.jobs import JobRequest, JobStatus
+from trainer.launch.jobs import JobRequest, JobState, JobStatus
 from trainer.launch.log_files import keep_logs
+from trainer.preempted_marker import PreemptedMarker
 
 _WRITE_PATIENCE_S = 120.0
 _WRITE_RETRY_S = 2.0
@@ -33,6 +34,9 @@ def conclude(folder: JobFolder, request: JobRequest, shipper: Shipper, status: J
     if request.run_folder.root.exists():  # a deleted run is not brought back by its last job
         _attempt("ship the last events", shipper.sweep)
         _attempt("keep the logs", lambda: keep_logs(folder, request))
+        if request.devices and status.state is not JobState.PREEMPTED:
+            # A rank that was dismissed in startup cannot tell its peer's death from a preemption, and left a marker.
+            _attempt("remove the marker", lambda: PreemptedMarker.remove(request.run_folder))
     _write_patiently(folder, status)
 
 

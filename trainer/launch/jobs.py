@@ -19,6 +19,8 @@ EXIT_PREEMPTED = 75
 """A job that saved its checkpoint after SIGTERM and wants to be resubmitted (EX_TEMPFAIL)."""
 EXIT_BAD_DATA = 65
 """A job that will fail again on the same data (EX_DATAERR)."""
+EXIT_HUNG = 70
+"""A rank whose own watchdog found that it makes no progress (EX_SOFTWARE)."""
 
 _SLUG_LENGTH = 45  # with the attempt and the hash a name stays within Kubernetes' 63 characters
 
@@ -135,7 +137,7 @@ class JobRequest:
     """All that a launcher needs to run one attempt.
 
     Attributes:
-        command: module and its arguments, run as `python -m` with the submitter's interpreter.
+        command: module and its arguments, run as `python -m` by the interpreter of its environment (`interpreters.py`).
         replicas: ranks; each is one process with RANK, LOCAL_RANK and WORLD_SIZE set.
         devices: training devices held over all replicas (a CPU rank counts as one). A job with devices queues
             for them and its attempt is recorded in the event log (ett-metric section 8); 0 for CPU jobs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from trainer.launch.errors import UnknownSchedulerError
@@ -34,6 +34,14 @@ class Launcher(Protocol):
 
     def logs(self, handle: JobHandle, *, last: int | None = None) -> Iterator[str]:
         """Lines of all ranks so far, each as `[rank] text`; only the `last` of each rank if given."""
+
+    def logs_after(
+        self, handle: JobHandle, position: Mapping[int, int], *, limit: int
+    ) -> tuple[list[str], dict[int, int]]:
+        """Lines written since `position` (rank -> bytes read; empty for the start), and the position behind them.
+
+        Of a rank that wrote more than `limit` bytes since then only the last are given, behind a line that says so.
+        """
 
     def follow_logs(self, handle: JobHandle) -> Iterator[str]:
         """The same lines as they come, until the job ends."""

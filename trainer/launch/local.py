@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from trainer.launch.attempt_log import AttemptLog
@@ -15,7 +15,7 @@ from trainer.launch.capacity import check_fits
 from trainer.launch.errors import ForeignHostError, LaunchError, RecordWriteError, SupervisorStartError
 from trainer.launch.job_folder import Host, JobFolder, register, same_run_folder
 from trainer.launch.jobs import JobHandle, JobKey, JobRequest, JobState, JobStatus
-from trainer.launch.log_files import followed, last_lines, merged
+from trainer.launch.log_files import appended, followed, last_lines, merged
 from trainer.run_folder import HOME_VARIABLE, home
 
 SCHEDULER = "local"
@@ -77,6 +77,13 @@ class LocalLauncher:
         folder = JobFolder.of(handle.id)
         folder.registration()
         return merged(folder, last)
+
+    def logs_after(
+        self, handle: JobHandle, position: Mapping[int, int], *, limit: int
+    ) -> tuple[list[str], dict[int, int]]:
+        folder = JobFolder.of(handle.id)
+        folder.registration()
+        return appended(folder, position, limit)
 
     def follow_logs(self, handle: JobHandle) -> Iterator[str]:
         folder = JobFolder.of(handle.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from trainer.launch.job_folder import JobFolder
@@ -45,6 +45,27 @@ def merged(folder: JobFolder, last: int | None) -> Iterator[str]:
             continue
         with path.open(errors="replace") as file:
             yield from (f"[{rank}] {line.rstrip()}" for line in file)
+
+
+def appended(folder: JobFolder, position: Mapping[int, int], limit: int) -> tuple[list[str], dict[int, int]]:
+    """Whole lines written since `position` (bytes read of each rank's log), rank by rank, and the position after them.
+
+    Of a rank that wrote more than `limit` bytes since then only the last are given, behind a line that says so.
+    """
+    lines, after = [], dict(position)
+    for rank, path in combined_logs(folder).items():
+        with path.open("rb") as file:
+            size, start = file.seek(0, 2), position.get(rank, 0)
+            start = 0 if start > size else start
+            skipped = max(0, size - start - limit)
+            file.seek(start + skipped)
+            content = file.read(limit)
+        if skipped:
+            lines.append(f"[{rank}] ... {skipped:,} bytes left out, see {path}")
+        complete = content[: content.rfind(b"\n") + 1]
+        after[rank] = start + skipped + len(complete)
+        lines += [f"[{rank}] {line.decode(errors='replace').rstrip()}" for line in complete.split(b"\n")[:-1]]
+    return lines, after
 
 
 def followed(folder: JobFolder, ended: Callable[[], bool]) -> Iterator[str]:

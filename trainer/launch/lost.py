@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from itertools import chain
 
-from ett_reports.events import Cause
+from ett_reports.events import Cause, Point
 from trainer.launch.attempt_log import AttemptLog
 from trainer.launch.conclusion import conclude, shipper_for
 from trainer.launch.errors import LaunchError
@@ -18,6 +18,7 @@ from trainer.launch.processes import end_all, in_sessions, marked
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.1
+_WRITER = "reap"
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +53,21 @@ def _reap(folder: JobFolder, record: StatusRecord) -> None:
     status = lost_status(record)
     status = replace(status, ended_ns=now, message=f"{status.message}; {killed} surviving processes were killed")
     log.warning("job %s: %s", folder.name, status.message)
-    with AttemptLog(folder.events_dir, request, writer="reap") as attempt:
+    if not _told(folder):
         # Survivors went on training until we ended them; without any the attempt ended at its last sign of life.
         failed_ns = now if killed else min(last_seen or record.status.started_ns or now, now)
-        attempt.failed(
-            Cause.INFRASTRUCTURE, failed_ns=failed_ns, detected_ns=now, exit_code=None, message=status.message
-        )
-        attempt.released(JobState.LOST, Cause.INFRASTRUCTURE, status.ranks, wall_ns=now)
+        with AttemptLog(folder.events_dir, request, writer=_WRITER) as attempt:
+            attempt.failed(
+                Cause.INFRASTRUCTURE, failed_ns=failed_ns, detected_ns=now, exit_code=None, message=status.message
+            )
+            attempt.released(JobState.LOST, Cause.INFRASTRUCTURE, status.ranks, wall_ns=now)
     conclude(folder, request, shipper_for(folder, request), status)
+
+
+def _told(folder: JobFolder) -> bool:
+    """Whether one who reaped the job before, and died before it could settle the state, has told of the release."""
+    logs = folder.events_dir.glob(f"*-{_WRITER}*/*.jsonl")
+    return any(f'"name":"{Point.RELEASED}"' in path.read_text(errors="replace") for path in logs)
 
 
 def lost_status(record: StatusRecord) -> JobStatus:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ett_reports.events import Cause
-from trainer.launch.jobs import EXIT_BAD_DATA, EXIT_PREEMPTED, JobState, RankStatus
+from trainer.launch.jobs import EXIT_BAD_DATA, EXIT_HUNG, EXIT_PREEMPTED, JobState, RankStatus
 
 
 class Ending(StrEnum):
@@ -44,15 +44,20 @@ class Outcome:
 
 
 def cause_of(exit_code: int) -> Cause:
-    """The failure taxonomy, by exit code (negative: killed by that signal)."""
-    if exit_code == EXIT_PREEMPTED:
+    """The failure taxonomy, by exit code (negative: killed by that signal).
+
+    SIGTERM kills only a rank that is too young to have a handler: it was asked to leave, like one that could answer.
+    """
+    if exit_code in (EXIT_PREEMPTED, -signal.SIGTERM):
         return Cause.PREEMPTION
     if exit_code == EXIT_BAD_DATA:
         return Cause.DATA
+    if exit_code == EXIT_HUNG:
+        return Cause.HANG
     return Cause.INFRASTRUCTURE if exit_code < 0 else Cause.APPLICATION
 
 
-_TELLING = (Cause.PREEMPTION, Cause.DATA, Cause.INFRASTRUCTURE, Cause.APPLICATION)
+_TELLING = (Cause.PREEMPTION, Cause.DATA, Cause.HANG, Cause.INFRASTRUCTURE, Cause.APPLICATION)
 
 
 def first_cause(failures: Sequence[RankStatus]) -> RankStatus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -86,6 +87,16 @@ def _reused(rank: RankStatus) -> bool:
         return abs(psutil.Process(rank.pid).create_time() - rank.pid_started) > _SAME_START_S
     except psutil.NoSuchProcess:
         return False
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler of its own for a signal, which would else end it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    mask = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def end_all(find: Callable[[], Iterable[psutil.Process]]) -> int:

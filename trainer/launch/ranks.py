@@ -16,9 +16,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from trainer.launch.jobs import RankStatus
+from trainer.launch.processes import catches
 
 if TYPE_CHECKING:
     from torchx.specs import AppDef
+
+STACKS_SIGNAL = signal.SIGUSR1
+"""A rank that handles it answers with the stacks of all of its threads on stderr (faulthandler)."""
 
 
 class RankGroup:
@@ -80,6 +84,14 @@ class RankGroup:
         for rank in self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._processes[rank].pid, number)
+
+    def ask_for_stacks(self) -> None:
+        """Have every rank that can write the stacks of its threads into its log, also one that is stopped."""
+        for rank in self.alive:
+            process = self._processes[rank]
+            if catches(process.pid, STACKS_SIGNAL):
+                process.send_signal(STACKS_SIGNAL)
+                process.send_signal(signal.SIGCONT)  # a stopped process has its signals delivered only when it goes on
 
     def close(self) -> None:
         """Complete the log files; the ranks must be gone."""

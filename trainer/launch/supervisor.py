@@ -212,7 +212,7 @@ class Supervisor:
 
 _REASONS = {
     Ending.CANCELLED: "cancelled",
-    Ending.HUNG: "no rank gave a sign of life for longer than hang_timeout_s; all were killed",
+    Ending.HUNG: "no rank gave a sign of life for longer than hang_timeout_s; their logs end with their stacks",
 }
 
 

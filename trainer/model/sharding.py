@@ -18,7 +18,7 @@ from torch.distributed.optim.apply_optimizer_in_backward import (
     _apply_optimizer_in_backward as apply_optimizer_in_backward,
 )
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.model_parallel import DefaultDataParallelWrapper, DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.types import ShardingEnv, ShardingPlan, ShardingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
@@ -42,6 +42,18 @@ class PlanOrigin(StrEnum):
     PLANNED = "planned"
 
 
+class DenseBuckets(StrEnum):
+    """In which order dense gradients lie in the buffers that are added up over the ranks.
+
+    Where a number lies decides in which order the ranks' parts of it are added, which with more than 2 ranks decides
+    its last bits. DDP lays buffers out anew after an attempt's first step, so a resumed step and the undisturbed one
+    would differ.
+    """
+
+    REBUILT = "rebuilt"  # by arrival from the second step on, which overlaps best with the backward
+    FIXED = "fixed"  # as registered, in every step; costs a walk over the graph per step
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShardedModel:
     """A model on all ranks, and how it got there."""
@@ -61,6 +73,13 @@ class TableSharder(EmbeddingBagCollectionSharder):
         return [kind for kind in offered if kind != ShardingType.DATA_PARALLEL.value]
 
 
+_WRAPPERS = {
+    DenseBuckets.REBUILT: DefaultDataParallelWrapper(),
+    # DDP keeps its first layout only where it must expect that parameters go unused.
+    DenseBuckets.FIXED: DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True),
+}
+
+
 def shard_model(
     model: nn.Module,
     *,
@@ -69,6 +88,7 @@ def shard_model(
     local_world_size: int,
     plan_folder: Path | None,
     metadata: ShardMetadataSource,
+    dense_buckets: DenseBuckets = DenseBuckets.REBUILT,
 ) -> ShardedModel:
     """`model`, with its tables on the meta device, sharded over the default process group. Collective.
 
@@ -87,6 +107,7 @@ def shard_model(
             device=device,
             plan=plan,
             sharders=[TableSharder()],
+            data_parallel_wrapper=_WRAPPERS[dense_buckets],
         )
     return ShardedModel(dmp=dmp, plan_origin=origin)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +53,16 @@ def ignore_term(_: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
+def stacks(_: str) -> None:
+    """As a trainer does: SIGUSR1 -> the stacks of all threads."""
+    faulthandler.register(signal.SIGUSR1)
+
+
+def hold_the_interpreter(_: str) -> None:
+    """One call into C that never lets another thread run."""
+    re.match("(a+)+b", "a" * 64)
+
+
 def spawn_daemon(left: str) -> None:
     """A helper that loses its parent, and leaves the rank's "session", its "environment" or "both" behind."""
     command = "exec sleep 301" if left == "environment" else "exec setsid sleep 301"
@@ -89,6 +101,8 @@ ACTIONS = {
     "spawn_daemon": spawn_daemon,
     "beat": beat,
     "environment": show_environment,
+    "stacks": stacks,
+    "hold_the_interpreter": hold_the_interpreter,
     "sleep": lambda seconds: time.sleep(float(seconds)),
 }
 
