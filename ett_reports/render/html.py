@@ -36,35 +36,55 @@ def render_html(
     spec_summary: Mapping[str, Any] | None = None,
 ) -> str:
     """The whole page. Every text in it is untrusted: made printable here, escaped by the template."""
-    job, refresh, judgement = printable_tree(job), printable_tree(refresh), printable_tree(judgement)
     style, policy = _style()
+    shown = _shown(job, refresh, judgement, title, spec_summary)
+    page: str = environment().get_template("report.html.j2").render(shown, style=style, policy=policy)
+    return page
+
+
+def render_body(
+    job: JobReport,
+    refresh: RefreshReport | None,
+    judgement: Judgement,
+    *,
+    title: str,
+    spec_summary: Mapping[str, Any] | None = None,
+) -> str:
+    """What `render_html` has between <body> and </body>, for a page of others; `report_css` is its style sheet."""
+    shown = _shown(job, refresh, judgement, title, spec_summary)
+    body: str = environment().get_template("report_body.html.j2").render(shown)
+    return body
+
+
+def _shown(
+    job: JobReport,
+    refresh: RefreshReport | None,
+    judgement: Judgement,
+    title: str,
+    spec_summary: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The template's variables, with every free text made printable."""
+    job, refresh, judgement = printable_tree(job), printable_tree(refresh), printable_tree(judgement)
     metrics = last_metrics(job.metrics)
     degraded = dict.fromkeys((*job.degraded, *(() if refresh is None else refresh.degraded)))
-    page: str = (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            title=printable(title),
-            job=job,
-            refresh=refresh,
-            judgement=judgement,
-            answer=answer(job, judgement),
-            style=style,
-            policy=policy,
-            whole=_whole(job),
-            whole_parts=[(part, job.l2[part]) for part in _effective_first() if job.l2.get(part)],
-            life=lifecycle(job),
-            tasks=None if refresh is None else _task_lanes(refresh),
-            metrics=metrics,
-            metric_names=list(dict.fromkeys(name for one in metrics for name in one.values)),
-            degraded=list(degraded),
-            sources=[words.SOURCE[source] for source in job.sources],
-            blemishes=[(words.QUALITY[n], v) for n, v in asdict(job.quality).items() if v and n in words.QUALITY],
-            stragglers=sorted(job.stragglers, key=lambda one: -one.excess_ns)[:MOST_STRAGGLERS],
-            spec=list(flattened(spec_summary or {})),
-        )
-    )
-    return page
+    return {
+        "title": printable(title),
+        "job": job,
+        "refresh": refresh,
+        "judgement": judgement,
+        "answer": answer(job, judgement),
+        "whole": whole_bar(job),
+        "whole_parts": [(part, job.l2[part]) for part in _effective_first() if job.l2.get(part)],
+        "life": lifecycle(job),
+        "tasks": None if refresh is None else _task_lanes(refresh),
+        "metrics": metrics,
+        "metric_names": list(dict.fromkeys(name for one in metrics for name in one.values)),
+        "degraded": list(degraded),
+        "sources": [words.SOURCE[source] for source in job.sources],
+        "blemishes": [(words.QUALITY[n], v) for n, v in asdict(job.quality).items() if v and n in words.QUALITY],
+        "stragglers": sorted(job.stragglers, key=lambda one: -one.excess_ns)[:MOST_STRAGGLERS],
+        "spec": list(flattened(spec_summary or {})),
+    }
 
 
 def flattened(summary: Mapping[str, Any], prefix: str = "") -> Any:
@@ -78,7 +98,8 @@ def flattened(summary: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """The templates of the report, with the filters and words that they use; whatever goes in is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("ett_reports.render"),
         autoescape=True,
@@ -114,10 +135,15 @@ def _environment() -> jinja2.Environment:
 @cache
 def _style() -> tuple[Markup, str]:
     """Our own style sheet, and the policy that lets nothing but it in."""
-    style = (resources.files("ett_reports.render") / "templates" / "report.css").read_text()
+    style = report_css()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     return Markup(style), policy
+
+
+def report_css() -> str:
+    """The report's style sheet."""
+    return (resources.files("ett_reports.render") / "templates" / "report.css").read_text()
 
 
 def _heat(part: int, whole: int) -> str:
@@ -127,7 +153,7 @@ def _heat(part: int, whole: int) -> str:
     return next((name for name, least in (("h4", 0.3), ("h3", 0.1), ("h2", 0.02)) if share >= least), "h1")
 
 
-def _whole(job: JobReport) -> Lane:
+def whole_bar(job: JobReport) -> Lane:
     """Wall time as one bar, by component: the effective part, then the others in the order of Table II."""
     blocks, left = [], 0.0
     for component in _effective_first():

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from trainer.run_folder import RunFolder
 from trainer.spec import RefreshSpec, RunSpec, SpecError, WarmStart, Window, load_run_spec
+from trainer.storage import CheckpointPlace, StoragePath, is_committed
 
-ANCHOR_MANIFEST = "manifest.json"
+STALE_FILE = "stale.json"
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,20 @@ class Anchor:
 
     folder: RunFolder
     spec: RunSpec
+
+    @property
+    def stale(self) -> bool:
+        """Whether a day that it was built on has been trained again since."""
+        return (self.folder.root / STALE_FILE).exists()
+
+    @property
+    def decided_unix_ns(self) -> int:
+        return self.folder.spec_path.stat().st_mtime_ns
+
+    @property
+    def path(self) -> StoragePath:
+        """The anchor's own folder, which need not be in the run folder."""
+        return CheckpointPlace.of(self.folder, self.spec.refresh).anchor
 
     @property
     def run(self) -> str:
@@ -33,19 +48,26 @@ class Anchor:
         return before.model == spec.model and before.contract == spec.contract
 
     def warm_start(self) -> WarmStart:
-        return WarmStart(run=self.run, anchor=str(self.folder.anchor_dir))
+        return WarmStart(run=self.run, anchor=str(self.path))
 
 
 def completed_anchors(refresh_root: Path) -> Sequence[Anchor]:
-    """Anchors below `ROOT/<refresh>` whose manifest is committed, oldest window first.
+    """Anchors below `ROOT/<refresh>` whose manifest is committed, oldest window first, of one window the best last.
+
+    The better of two is the one that is not stale, then the one whose run was decided later.
 
     A run folder whose spec cannot be read (another release's format) is no candidate.
+
+    Raises:
+        OSError: the storage that a run names cannot be reached; no run is to start from an older anchor for that.
     """
     found = []
-    for manifest in refresh_root.glob(f"*/anchor/{ANCHOR_MANIFEST}"):
-        folder = RunFolder(manifest.parent.parent)
+    for spec_path in refresh_root.glob("*/spec.yaml"):
+        folder = RunFolder(spec_path.parent)
         try:
-            found.append(Anchor(folder, load_run_spec(folder.spec_path)))
+            anchor = Anchor(folder, load_run_spec(spec_path))
         except SpecError:
             continue
-    return sorted(found, key=lambda anchor: (anchor.window.end, anchor.window.start, anchor.run))
+        if is_committed(anchor.path):
+            found.append(anchor)
+    return sorted(found, key=lambda anchor: (anchor.window.end, not anchor.stale, anchor.decided_unix_ns))

@@ -6,10 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from ett_airflow.job_log import JobLog
+from ett_airflow.live_figure import LiveFigures
 from ett_airflow.stamps import newest_try
 from trainer.launch import (
     ForeignHostError,
@@ -81,6 +84,7 @@ class WatchTrigger(BaseTrigger):
             try:
                 status = await asyncio.to_thread(self._describe)
                 silent_s = 0.0
+                await self._tell()
                 if reached(status, self.until):
                     return {"status": status.to_dict()}
             except _HOPELESS as error:
@@ -92,6 +96,9 @@ class WatchTrigger(BaseTrigger):
                     return {"error": f"no answer about job {self.handle} for {silent_s:.0f} s: {error}"}
             await asyncio.sleep(self.poll_s)
 
+    async def _tell(self) -> None:
+        """What people see of the job meanwhile; nothing while only its end is awaited."""
+
     def _describe(self) -> JobStatus:
         handle = JobHandle.parse(self.handle)
         return launcher_for(handle.scheduler).describe(handle)
@@ -100,8 +107,39 @@ class WatchTrigger(BaseTrigger):
 class JobTrigger(WatchTrigger):
     """Follows the task's own job: a person who acts on the task (clear, mark failed, mark success) cancels it.
 
-    A triggerer that stops, restarts or hands the trigger over does not.
+    A triggerer that stops, restarts or hands the trigger over does not. The job's log goes into the task's log; with
+    `figures` its progress and live ETT% do too.
     """
+
+    def __init__(self, *, figures: bool = False, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.figures = figures
+        self._log_lines: JobLog | None = None
+        self._figures: LiveFigures | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        path, arguments = super().serialize()
+        return path, {**arguments, "figures": self.figures}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        if self.figures:
+            self._figures = LiveFigures(Path(self._folder.root))
+        try:
+            async for event in super().run():
+                yield event
+        finally:
+            if self._figures is not None:
+                await self._figures.stop()
+
+    async def _tell(self) -> None:
+        for line in await asyncio.to_thread(self._new_lines):
+            self.log.info("%s", line)
+        if self._figures is not None and (figure := self._figures.look()) is not None:
+            self.log.info("%s", figure)
+
+    def _new_lines(self) -> list[str]:
+        self._log_lines = self._log_lines or JobLog(JobHandle.parse(self.handle))
+        return self._log_lines.new_lines()
 
     async def on_kill(self) -> None:
         if await self._handed_over():

@@ -10,14 +10,22 @@ from functools import partial
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    DownstreamTasksSkipped,
+    TaskDeferred,
+)
 
 from ett_airflow.follow import JobTrigger, Until, reached
+from ett_airflow.generation import RunIdentity
+from ett_airflow.job_log import JobLog
 from ett_airflow.seen_ends import SeenEnds
 from ett_airflow.stamps import Stamps
 from ett_reports.events import Cause, Point
 from trainer.launch import JobHandle, JobKey, JobRequest, JobState, JobStatus, Launcher, launcher_for, newest_attempt
-from trainer.run_folder import RunFolder, safe_name
+from trainer.run_folder import RunFolder
 from trainer.spec import RunSpec, SpecError, load_run_spec
 
 MOMENTS_S = 3.0
@@ -48,6 +56,11 @@ class TaskRun:
     spec: RunSpec
     try_number: int
     stamps: Stamps
+    context: Context
+
+    @property
+    def identity(self) -> RunIdentity:
+        return identity_of(self.context)
 
     @property
     def launcher(self) -> Launcher:
@@ -60,29 +73,44 @@ class TaskRun:
 class StampedOperator(BaseOperator):
     """An operator that leaves its own stamps in the run's event log, whatever becomes of it."""
 
-    def open_run(self, context: Context) -> tuple[RunFolder, RunSpec]:
-        """The run's folder and resolved spec, which the first task has written."""
-        folder = folder_of(context)
+    def open_folder(self, context: Context) -> RunFolder:
+        """Where the run works, made by its first task."""
+        return identity_of(context).folder.create()
+
+    def open_spec(self, context: Context, folder: RunFolder) -> RunSpec:
+        """The run's resolved spec, which the first task has written."""
         try:
-            return folder, load_run_spec(folder.spec_path)
+            return load_run_spec(folder.spec_path)
         except SpecError as error:
             raise AirflowFailException(f"the run's resolved spec cannot be used: {error}") from error
 
     def stamped(self, context: Context, first: Point, work: Callable[[TaskRun], Any]) -> Any:
         """Run `work` between the stamps `first` and deferral or end."""
         began_ns = time.time_ns()
-        folder, spec = self.open_run(context)
+        folder = self.open_folder(context)
         try_number = context["ti"].try_number
         with Stamps(folder, task=self.task_id, try_number=try_number) as stamps:
             stamps.stamp(first, wall_ns=began_ns)
-            run = TaskRun(task=self.task_id, folder=folder, spec=spec, try_number=try_number, stamps=stamps)
             try:
-                result = work(run)
+                spec = self.open_spec(context, folder)
+                result = work(
+                    TaskRun(
+                        task=self.task_id,
+                        folder=folder,
+                        spec=spec,
+                        try_number=try_number,
+                        stamps=stamps,
+                        context=context,
+                    )
+                )
             except TaskDeferred:
                 stamps.stamp(Point.TASK_DEFER)
                 raise
             except AirflowSkipException as skip:
                 stamps.stamp(Point.TASK_END, outcome="skipped", message=str(skip))
+                raise
+            except DownstreamTasksSkipped:
+                stamps.stamp(Point.TASK_END, outcome="success")
                 raise
             except BaseException as error:
                 stamps.stamp(Point.TASK_END, outcome="failed", message=str(error), error=type(error).__name__)
@@ -95,6 +123,8 @@ class JobOperator(StampedOperator):
     """Runs one kind of job. What differs between tasks: the request, and what an end means."""
 
     until = Until.ENDED
+    live_figures = False
+    """Whether the job's progress and ETT% so far are shown while it is followed."""
 
     def __init__(self, *, poll_s: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -128,6 +158,7 @@ class JobOperator(StampedOperator):
             return self.follow(run, handle, status, own=False)
         if self.is_due(run, status):
             return self.submit(run, attempt=status.attempt + 1)
+        self._show_log(handle)
         return self.judge(run, handle, status, own=False)
 
     def is_due(self, run: TaskRun, ended: JobStatus) -> bool:
@@ -149,15 +180,21 @@ class JobOperator(StampedOperator):
         while not reached(status, self.until) and time.monotonic() < give_up:
             time.sleep(min(self.poll_s, 0.2))
             status = run.launcher.describe(handle)
+        self._show_log(handle)
         if reached(status, self.until):
             return self.judge(run, handle, status, own=own)
-        trigger = JobTrigger(handle=str(handle), until=self.until, poll_s=self.poll_s)
+        trigger = JobTrigger(handle=str(handle), until=self.until, poll_s=self.poll_s, figures=self.live_figures)
         return self.defer(trigger=trigger, method_name="resume", kwargs={"handle": str(handle), "own": own})
 
     def _resumed(self, run: TaskRun, *, event: dict[str, Any], handle: str, own: bool) -> Any:
         if "error" in event:
             raise AirflowException(f"{self.task_id}: {event['error']}")
+        self._show_log(JobHandle.parse(handle))
         return self.judge(run, JobHandle.parse(handle), JobStatus.from_dict(event["status"]), own=own)
+
+    def _show_log(self, handle: JobHandle) -> None:
+        for line in JobLog(handle).new_lines():
+            self.log.info("%s", line)
 
     def judge(self, run: TaskRun, handle: JobHandle, status: JobStatus, *, own: bool) -> Any:
         """Classify an end, once: success returns, bad data and a cancelled job fail for good, the rest is retried."""
@@ -177,6 +214,6 @@ class JobOperator(StampedOperator):
             launcher_for(self._followed.scheduler).cancel(self._followed)
 
 
-def folder_of(context: Context) -> RunFolder:
-    """The run folder of an Airflow run."""
-    return RunFolder.of(context["dag"].dag_id, safe_name(context["run_id"]))
+def identity_of(context: Context) -> RunIdentity:
+    """The run that a task belongs to."""
+    return RunIdentity(context["dag"].dag_id, context["run_id"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ett_reports.events import Point
 from trainer.run_folder import RunFolder, registry_root
@@ -60,3 +61,21 @@ def registered_snapshot(folder: RunFolder) -> Path | None:
     """
     version = registry_root() / folder.refresh / "versions" / folder.run
     return version if (version / "manifest.json").is_file() else None
+
+
+def live_record(refresh: str) -> Mapping[str, Any] | None:
+    """The registry's newest record of what is live; None if nothing is, or the record cannot be read."""
+    records = [path for path in (registry_root() / refresh / "live").glob("*.json") if path.stem.isdigit()]
+    if not records:
+        return None
+    try:
+        content = json.loads(max(records, key=lambda path: int(path.stem)).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def live_version(refresh: str) -> str | None:
+    """The version that is live, None if none is known to be."""
+    record = live_record(refresh)
+    return None if record is None else record.get("snapshot")

@@ -10,13 +10,13 @@ from trainer.run_folder import RunFolder
 if TYPE_CHECKING:
     from ett_reports.report import JobReport
 
-_NOT_CRASHES = frozenset({Cause.CANCELLED, Cause.PLANNED})
+_NOT_CRASHES = frozenset({Cause.PREEMPTION, Cause.CANCELLED, Cause.PLANNED})
 
 
 def stuck_attempts(folder: RunFolder) -> int:
     """How many attempts in a row, counted from the newest, ended without moving the high-water mark.
 
-    Attempts that a person stopped are passed over: they say nothing about the job.
+    Attempts that were preempted or that a person stopped are no crashes, but what they have trained is progress.
     """
     from ett_reports.levels import reduce  # only a failed try needs it: DAG files import this module at every parse
     from ett_reports.reader import LogError, read_log
@@ -31,9 +31,9 @@ def stuck_attempts(folder: RunFolder) -> int:
 def _stuck(report: JobReport) -> int:
     highest, stuck = 0, 0
     for attempt in sorted(report.attempts, key=lambda attempt: attempt.number):
-        if attempt.cause in _NOT_CRASHES:
-            continue
         reached = attempt.end_cursor or 0
-        stuck = 0 if reached > highest else stuck + 1
-        highest = max(highest, reached)
+        if reached > highest:
+            highest, stuck = reached, 0
+        elif attempt.cause not in _NOT_CRASHES:
+            stuck += 1
     return stuck

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from trainer.atomic_file import replace_text
-from trainer.launch import JobStatus
+from trainer.launch import JobState, JobStatus
 from trainer.run_folder import RunFolder
 
 
@@ -29,5 +29,39 @@ class SeenEnds:
         path = self._path(status)
         replace_text(path, json.dumps({"version": 1, **status.to_dict()}) + "\n")
 
+    def states(self) -> list[JobState]:
+        """How each attempt that was judged had ended, in no order."""
+        found = []
+        for path in self._folder.glob(f"{self._task}-a*.json"):
+            try:
+                found.append(JobState(json.loads(path.read_text(encoding="utf-8"))["state"]))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # another release's: it says nothing about this one
+        return found
+
     def _path(self, status: JobStatus) -> Path:
         return self._folder / f"{self._task}-a{status.attempt}.json"
+
+
+def completed(folder: RunFolder, task: str) -> bool:
+    """Whether a job of `task` has done its work in this folder, and a task has seen it."""
+    return JobState.SUCCEEDED in SeenEnds(folder, task).states()
+
+
+class Hold:
+    """The attempt at which a task was last held for its budget: a person who clears it grants a new one."""
+
+    def __init__(self, folder: RunFolder, task: str) -> None:
+        self._path = folder.root / "control" / f"{task}-held.json"
+
+    @property
+    def attempt(self) -> int:
+        """Attempts up to this one no longer count; 0 if the task was never held."""
+        try:
+            return int(json.loads(self._path.read_text(encoding="utf-8"))["attempt"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
+    def put(self, attempt: int) -> None:
+        self._path.parent.mkdir(exist_ok=True)
+        replace_text(self._path, json.dumps({"version": 1, "attempt": attempt}) + "\n")

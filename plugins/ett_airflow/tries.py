@@ -41,8 +41,8 @@ class AirflowRecord:
     tries: Sequence[TaskTry]
 
 
-def read_record(api: AirflowApi, dag_id: str, run_id: str) -> AirflowRecord:
-    """Ask Airflow for the run and all its tries.
+def read_record(api: AirflowApi, dag_id: str, run_id: str, *, since_ns: int | None = None) -> AirflowRecord:
+    """Ask Airflow for the run and all its tries, or those that had not ended at `since_ns` (Unix ns).
 
     Raises:
         AirflowApiError: it does not answer.
@@ -54,6 +54,7 @@ def read_record(api: AirflowApi, dag_id: str, run_id: str) -> AirflowRecord:
         for each in api.tries(dag_id, run_id, task["task_id"])
         if each["try_number"] > 0  # 0: a task that has not had its turn
     ]
+    tries = [each for each in tries if since_ns is None or each.end is None or each.end >= since_ns]
     return AirflowRecord(
         queued=_unix_ns(run.get("queued_at")),
         start=_unix_ns(run.get("start_date")),

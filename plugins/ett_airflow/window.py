@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from enum import StrEnum
 
 from ett_airflow.anchors import Anchor
-from trainer.spec import RefreshSpec, RunType, Window
+from trainer.spec import Purpose, RefreshSpec, RunType, Window
 
 ONE_DAY = timedelta(days=1)
 
@@ -34,15 +34,22 @@ class WindowRequest:
 
     Attributes:
         interval: the data interval of a scheduled or backfilled run; other runs may have none, or a meaningless one.
-        window_start, window_end: the Params of those names, `window_end` exclusive.
+        window_start, window_end, days: the Params of those names, `window_end` exclusive.
         warm_start: `auto`, `none`, or the id of the run whose anchor to start from.
     """
 
     run_type: RunType
+    purpose: Purpose = Purpose.DAILY
     interval: tuple[datetime, datetime] | None = None
     window_start: date | None = None
     window_end: date | None = None
+    days: int | None = None
     warm_start: str = Warm.AUTO
+
+    @property
+    def names_days(self) -> bool:
+        """Whether a person said which days."""
+        return not (self.window_start is None and self.window_end is None and self.days is None)
 
 
 @dataclass(frozen=True)
@@ -59,34 +66,49 @@ def decide(
     """The window and warm start of one run.
 
     In this order: the Params; the data interval of a scheduled or backfilled run; for all others the first
-    landed day that no anchor covers. A run that has nothing to start from takes `data.first_window_days`.
+    landed day that no anchor covers, or for tuning the newest landed one. A run that has nothing to start from takes
+    `data.first_window_days`. `anchors` are sorted, the best of those that end on one day last.
 
     Raises:
         WindowError: contradictory Params, or a warm start that does not exist or has seen the window.
         NothingToTrainError: no landed day is left.
     """
     fitting = _candidates(spec, request, anchors)
-    days = _asked_for(request)
-    if request.window_start is not None and days is not None:
-        return Decision(days, _newest_before(days.start, fitting, request))
+    newest_landed = landed[-1] if landed else today - ONE_DAY
+    if request.names_days:
+        named = _named_days(request, newest_landed)
+        return Decision(named, _newest_before(named.start, fitting, request))
+    days = _own_days(request, newest_landed)
     if days is None:
-        return _next_untrained(spec, fitting, landed=landed, today=today)
+        return _next_untrained(spec, fitting, landed=landed, newest_landed=newest_landed)
     anchor = _newest_before(days.start, fitting, request)
     return Decision(days if anchor else _first_window(spec, days.end), anchor)
 
 
-def _asked_for(request: WindowRequest) -> Window | None:
-    if request.window_start is not None:
-        end = request.window_end or request.window_start + ONE_DAY
-        if end <= request.window_start:
-            raise WindowError(f"window_end {end} must be after window_start {request.window_start}: it is exclusive")
-        return Window(start=request.window_start, end=end)
-    if request.window_end is not None:
-        raise WindowError(f"window_end {request.window_end} without window_start; give both, or neither")
-    if request.interval is None or request.run_type not in (RunType.SCHEDULED, RunType.BACKFILL):
-        return None
-    start, end = (moment.date() for moment in request.interval)
-    return Window(start=start, end=max(end, start + ONE_DAY))
+def _named_days(request: WindowRequest, newest_landed: date) -> Window:
+    """What the Params say. `days` fills in for the bound that is not given; alone it means the newest days."""
+    start, end, days = request.window_start, request.window_end, request.days
+    if start is None and days is None:
+        raise WindowError(f"window_end {end} without window_start; give both, or days, or neither")
+    if start is None:
+        end = end or newest_landed + ONE_DAY
+        start = end - timedelta(days=days or 1)
+    end = end or start + timedelta(days=days or 1)
+    if end <= start:
+        raise WindowError(f"window_end {end} must be after window_start {start}: it is exclusive")
+    if days is not None and (end - start).days != days:
+        raise WindowError(f"window_start {start} to window_end {end} are {(end - start).days} days, days says {days}")
+    return Window(start=start, end=end)
+
+
+def _own_days(request: WindowRequest, newest_landed: date) -> Window | None:
+    """The days that go with the kind of run; None for a run that takes what comes next."""
+    if request.interval is not None and request.run_type in (RunType.SCHEDULED, RunType.BACKFILL):
+        start, end = (moment.date() for moment in request.interval)
+        return Window(start=start, end=max(end, start + ONE_DAY))
+    if request.purpose is Purpose.TUNING:
+        return Window(start=newest_landed, end=newest_landed + ONE_DAY)
+    return None
 
 
 def _candidates(spec: RefreshSpec, request: WindowRequest, anchors: Sequence[Anchor]) -> Sequence[Anchor]:
@@ -94,7 +116,8 @@ def _candidates(spec: RefreshSpec, request: WindowRequest, anchors: Sequence[Anc
         return ()
     fitting = [anchor for anchor in anchors if anchor.fits(spec)]
     if request.warm_start == Warm.AUTO:
-        return fitting
+        # A trial's anchor is started from only by a run that names it.
+        return [anchor for anchor in fitting if anchor.spec.run.purpose is Purpose.DAILY]
     named = [anchor for anchor in anchors if anchor.run == request.warm_start]
     if not named:
         have = ", ".join(anchor.run for anchor in anchors[-5:]) or "none"
@@ -115,8 +138,9 @@ def _newest_before(start: date, anchors: Sequence[Anchor], request: WindowReques
     return before[-1] if before else None
 
 
-def _next_untrained(spec: RefreshSpec, anchors: Sequence[Anchor], *, landed: Sequence[date], today: date) -> Decision:
-    newest_landed = landed[-1] if landed else today - ONE_DAY
+def _next_untrained(
+    spec: RefreshSpec, anchors: Sequence[Anchor], *, landed: Sequence[date], newest_landed: date
+) -> Decision:
     if not anchors:
         return Decision(_first_window(spec, newest_landed + ONE_DAY), None)
     newest = anchors[-1]

@@ -35,11 +35,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from ett_reports.events import ProcessIdentity, Source
 from ett_reports.recorder import Recorder
-from trainer.checkpoint import Checkpointer, CheckpointMode, Lineage, Progress
+from trainer.checkpoint import Checkpointer, CheckpointMode, Lineage, Progress, RankProgress
 from trainer.dpp.batch import Batch
 from trainer.model.sharding import ShardMetadataSource, shard_model
 from trainer.model.trainee import Trainee
 from trainer.run_folder import RunFolder
+from trainer.storage import CheckpointPlace
 
 TABLES, WIDTH, ROWS_PER_BATCH = 8, 64, 256
 WINDOW = ("2026-01-01", "2026-01-02")
@@ -113,7 +114,8 @@ def _ways(root: Path, trainee: Trainee, rank: int, world_size: int) -> dict[str,
         identity = ProcessIdentity(job="benchmark/r1", source=Source.TRAINER, process=process, attempt=1, rank=rank)
         lineage = Lineage(refresh="benchmark", run="r1", window=WINDOW, spec_digest="")
         recorder = Recorder(folder.events_dir, identity)
-        checkpointer = Checkpointer(folder, lineage=lineage, recorder=recorder, keep=1, mode=mode)
+        place = CheckpointPlace.below(folder.root)
+        checkpointer = Checkpointer(place, lineage=lineage, recorder=recorder, keep=1, mode=mode)
         ways[mode.value] = _ours(checkpointer, trainee, world_size)
     ways["dcp.save"] = _stock(root, trainee)
     return ways
@@ -121,7 +123,7 @@ def _ways(root: Path, trainee: Trainee, rank: int, world_size: int) -> dict[str,
 
 def _ours(checkpointer: Checkpointer, trainee: Trainee, world_size: int) -> Callable[[int], Callable[[], None]]:
     def save(step: int) -> Callable[[], None]:
-        progress = Progress(step=step, cursor=step, remaining=[], world_size=world_size, window=WINDOW)
+        progress = Progress(step=step, cursor=step, ranks=(RankProgress(),), world_size=world_size, window=WINDOW)
         checkpointer.save(step, trainee.state(), progress)
         return lambda: checkpointer.wait(timeout_s=300)
 

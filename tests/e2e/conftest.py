@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -17,8 +18,12 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.postgres import Postgres, is_installed, postgres_server
+
 REPOSITORY = Path(__file__).parents[2]
 SPECS = Path(__file__).parent / "refreshes"
+DAGS = Path(__file__).parent / "dags"
+JOB_MODULES = REPOSITORY / "tests" / "plugins" / "modules"
 NEWEST = date(2026, 11, 28)
 DAYS = 6
 ROWS_PER_DAY = 40_000
@@ -27,23 +32,24 @@ PATIENCE_S = 420.0
 
 @dataclass
 class Refresh:
-    """One run of DAG `tiny`."""
+    """One run of DAG `dag`."""
 
     airflow: RealAirflow
     run_id: str
+    dag: str = "tiny"
 
     @property
     def folder(self) -> Any:
         from trainer.run_folder import RunFolder
 
-        return RunFolder.of("tiny", self.run_id)
+        return RunFolder.of(self.dag, self.run_id)
 
     @property
     def state(self) -> str:
-        return str(self.airflow.api.dag_run("tiny", self.run_id)["state"])
+        return str(self.airflow.api.dag_run(self.dag, self.run_id)["state"])
 
     def tasks(self) -> dict[str, str | None]:
-        found = self.airflow.api.task_instances("tiny", self.run_id)
+        found = self.airflow.api.task_instances(self.dag, self.run_id)
         return {each["task_id"]: each["state"] for each in found}
 
     def until(self, condition: Callable[[], object], complaint: str) -> None:
@@ -56,7 +62,7 @@ class Refresh:
     def stop(self) -> None:
         """Leave nothing of it to the next test: one run at a time is active."""
         if self.state not in ("success", "failed"):
-            self.airflow.api.patch(f"/dags/tiny/dagRuns/{self.run_id}", {"state": "failed"})
+            self.airflow.api.patch(f"/dags/{self.dag}/dagRuns/{self.run_id}", {"state": "failed"})
         self.until(lambda: all(status.terminal for status in self.attempts()), "its jobs do not end")
 
     def attempts(self, task: str = "train") -> list[Any]:
@@ -65,7 +71,7 @@ class Refresh:
 
         launcher = launcher_for("local")
         found, number = [], 1
-        while handle := launcher.find(JobKey(refresh="tiny", run=self.run_id, task=task, attempt=number)):
+        while handle := launcher.find(JobKey(refresh=self.dag, run=self.run_id, task=task, attempt=number)):
             found.append(launcher.describe(handle))
             number += 1
         return found
@@ -74,7 +80,7 @@ class Refresh:
         """The cursor by now."""
         from ett_airflow.stack.following import Follower
 
-        samples = Follower(self.airflow.api, "tiny", self.run_id, self.folder)._samples()
+        samples = Follower(self.airflow.api, self.dag, self.run_id, self.folder)._samples()
         return samples.done if samples else 0
 
     def train_a_while(self) -> None:
@@ -105,6 +111,7 @@ class RealAirflow:
     server: Any
     home: Path
     specs: Path
+    postgres: Postgres | None
 
     @functools.cached_property
     def api(self) -> Any:
@@ -127,9 +134,21 @@ class RealAirflow:
 
 def wait_until(condition: Callable[[], object], complaint: Callable[[], str], patience_s: float = PATIENCE_S) -> None:
     end = time.monotonic() + patience_s
-    while not condition():
+    while not _holds(condition):
         assert time.monotonic() < end, complaint()
         time.sleep(0.1)
+
+
+def _holds(condition: Callable[[], object]) -> object:
+    """An API server that is slow to answer, on a busy machine, has not answered yet."""
+    from ett_airflow.airflow_api import AirflowApiError
+
+    try:
+        return condition()
+    except AirflowApiError as error:
+        if error.status is not None:
+            raise
+        return False
 
 
 def land(home: Path, spec: Path = SPECS / "tiny.yaml", days: int = DAYS) -> None:
@@ -163,7 +182,7 @@ def day(back: int) -> str:
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
     from ett_airflow.stack.server import cancel_jobs, start_server, stop_server, wait_healthy
-    from ett_airflow.stack.settings import StackHome
+    from ett_airflow.stack.settings import StackHome, free_port
 
     home = tmp_path_factory.mktemp("ett")
     specs = home / "refreshes"
@@ -171,19 +190,44 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
     patch = pytest.MonkeyPatch()
     patch.setenv("ETT_HOME", str(home))
     patch.setenv("ETT_SPECS", str(specs))
+    patch.setenv("ETT_API_PORT", str(free_port(0)))  # the usual one may be somebody else's in a moment
+    patch.setenv("ETT_DAGS", str(with_test_dags(home)))
+    shutil.copytree(JOB_MODULES, home / "modules")
+    patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(home / "modules"), os.environ.get("PYTHONPATH")])))
+    stack = ExitStack()
+    postgres = stack.enter_context(postgres_server()) if is_installed() else None
+    if postgres is not None:
+        patch.setenv("ETT_DATABASE_URL", postgres.url)
     server = start_server(StackHome.default(), owner=os.getpid())
     try:
         land(home)
         wait_healthy(server)
         wait_until(lambda: _parsed(server.api), lambda: f"no DAG: {server.api.get('/importErrors')}")
         server.api.patch("/dags/tiny", {"is_paused": False})
-        yield RealAirflow(server, home, specs)
+        yield RealAirflow(server, home, specs, postgres)
     finally:
         cancel_jobs()
         stop_server(server)
+        stack.close()
         left = processes_of(home)
         patch.undo()
         assert not left, left
+
+
+def with_test_dags(home: Path) -> Path:
+    """A folder with the repository's DAG files, and those of the tests with their specs."""
+    folder = home / "dags"
+    folder.mkdir()
+    for file in (*(REPOSITORY / "dags").glob("*.py"), *DAGS.glob("*.py")):
+        shutil.copy(file, folder)
+    specs = home / "cases"
+    specs.mkdir()
+    tiny = (SPECS / "tiny.yaml").read_text().replace("train: 3,", "train: 1,").replace("delay_s: 2", "delay_s: 1")
+    (specs / "cases.yaml").write_text(tiny.replace("name: tiny", "name: cases").replace('"0 3 * * *"', "none"))
+    dated = tiny.replace("name: tiny", "name: dated").replace("root: tiny", "root: dated\n  landing_wait_s: 0")
+    dated = dated.replace('"0 3 * * *"', '"0 0 * * *"\non_assets: [landing]\nfreshness_deadline_s: 1')
+    (specs / "dated.yaml").write_text(dated)
+    return folder
 
 
 def _parsed(api: Any) -> bool:

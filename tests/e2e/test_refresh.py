@@ -93,7 +93,7 @@ def fetched(url: str, token: str | None = None) -> int:
 
 
 @pytest.mark.chaos
-def test_the_next_day_starts_from_the_last_anchor_and_survives_killed_followers(
+def test_p24_the_next_day_starts_from_the_last_anchor_and_survives_killed_followers(
     airflow: RealAirflow, first: Refresh, refresh: Start
 ) -> None:
     """kill -9 of the task between submit and defer, then of the triggerer in mid-training: one job existed."""
@@ -113,7 +113,7 @@ def test_the_next_day_starts_from_the_last_anchor_and_survives_killed_followers(
 
 
 @pytest.mark.chaos
-def test_a_killed_rank_costs_one_retry_and_no_row(first: Refresh, refresh: Start) -> None:
+def test_p24_a_killed_rank_costs_one_retry_and_no_row(first: Refresh, refresh: Start) -> None:
     """Then the retry's own process is killed between submit and defer: the next try finds its attempt."""
     run = refresh("killed-rank", window_start=day(2))
     run.train_a_while()
@@ -127,21 +127,3 @@ def test_a_killed_rank_costs_one_retry_and_no_row(first: Refresh, refresh: Start
     assert [(failure.cause, failure.recovered) for failure in report.failures] == [(Cause.INFRASTRUCTURE, True)]
     assert report.nof == 1
     exact_rows(run)
-
-
-def test_a_clear_cancels_the_job_and_a_mark_as_failed_does_too(
-    airflow: RealAirflow, first: Refresh, refresh: Start
-) -> None:
-    run = refresh("by-hand", window_start=day(1))
-    run.until(lambda: run.tasks().get("train") == "deferred", "train does not wait")
-    run.train_a_while()
-    airflow.clear(run, "train")
-    run.until(lambda: run.attempts()[0].state is JobState.CANCELLED, "the job is not cancelled by a clear")
-    run.until(lambda: len(run.attempts()) == 2, "the cleared task submits no next attempt")
-    run.until(lambda: run.tasks().get("train") == "deferred", "train does not wait again")
-    airflow.mark_failed(run, "train")
-    run.until(lambda: run.attempts()[1].state is JobState.CANCELLED, "the job is not cancelled by hand")
-    assert run.ended() == "failed"
-    assert run.tasks()["ett"] == "success"
-    assert [failure.cause for failure in run.report().job.failures] == [Cause.CANCELLED, Cause.CANCELLED]
-    assert len(run.attempts()) == 2

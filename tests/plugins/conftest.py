@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -62,9 +64,37 @@ def context_of(
         "dag": SimpleNamespace(dag_id="tiny"),
         "dag_run": dag_run,
         "run_id": run_id,
-        "ti": SimpleNamespace(try_number=try_number, max_tries=3),
+        "ti": TaskInstance(try_number),
         "params": params or {},
+        "outlet_events": defaultdict(lambda: SimpleNamespace(extra=None)),
     }
+
+
+class TaskInstance:
+    """A try, as far as operators ask it; `pushed` are its XComs, `earlier_run` an active run of an earlier day."""
+
+    earlier_run: str | None = None
+
+    def __init__(self, try_number: int) -> None:
+        self.try_number = try_number
+        self.max_tries = 3
+        self.pushed: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.pushed[key] = json.loads(json.dumps(value))
+
+    def get_previous_dagrun(self, state: str) -> Any:
+        assert state == "running"
+        return SimpleNamespace(run_id=self.earlier_run) if self.earlier_run else None
+
+
+class Said(list[str]):
+    """A logger that keeps what an operator or a trigger says; Airflow's own does not pass through pytest's."""
+
+    def info(self, message: str, *values: object) -> None:
+        self.append(message % values)
+
+    warning = error = info
 
 
 def at_three(year: int, month: int, day: int) -> datetime:

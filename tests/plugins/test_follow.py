@@ -55,7 +55,7 @@ def test_it_is_rebuilt_from_what_it_serializes() -> None:
     module, _, name = path.rpartition(".")
     assert (module, name) == ("ett_airflow.follow", "JobTrigger")
     assert JobTrigger(**arguments).serialize() == trigger.serialize()
-    assert all(type(value) in (str, float) for value in arguments.values())
+    assert all(type(value) in (str, float, bool) for value in arguments.values())
 
 
 def test_it_fires_at_the_end_with_the_whole_status(launcher: LocalLauncher) -> None:

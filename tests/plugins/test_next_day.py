@@ -7,7 +7,6 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
-from ett_airflow.anchors import ANCHOR_MANIFEST
 from ett_airflow.operators import airflow_run
 from ett_airflow.partitions import LANDING_MARKER
 from ett_airflow.resolution import resolve
@@ -18,6 +17,7 @@ from ett_airflow.window import NothingToTrainError
 from tests.plugins.conftest import SPEC_PATH, context_of
 from trainer.run_folder import RunFolder
 from trainer.spec import Window, load_spec
+from trainer.storage import MANIFEST_NAME
 
 SPEC = load_spec(SPEC_PATH)  # first_window_days: 2
 
@@ -34,7 +34,7 @@ def train(run_id: str, window: Window) -> None:
     resolve(SPEC, airflow_run(context_of(run_id, params=params)))
     folder = RunFolder.of("tiny", run_id)
     folder.anchor_dir.mkdir()
-    (folder.anchor_dir / ANCHOR_MANIFEST).write_text("{}")
+    (folder.anchor_dir / MANIFEST_NAME).write_text("{}")
 
 
 def test_the_first_window_leaves_a_week_of_days_and_each_call_takes_the_next(home: Path) -> None:

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
-from ett_airflow import job_operator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, DownstreamTasksSkipped, TaskDeferred
+from ett_airflow import chain_lock, job_operator, operators
+from ett_airflow.chain_lock import ChainLock, Holder
+from ett_airflow.descendants import why_stale
 from ett_airflow.follow import JobTrigger
+from ett_airflow.job_log import JobLog
 from ett_airflow.job_operator import JobFailedError
-from ett_airflow.operators import CheckSchemaOperator, LaunchOperator, PublishOperator, TrainOperator, airflow_run
+from ett_airflow.operators import (
+    CheckSchemaOperator,
+    LaunchOperator,
+    PublishOperator,
+    TrainOperator,
+    airflow_run,
+    snapshot_asset,
+)
+from ett_airflow.partitions import LANDING_MARKER
 from ett_airflow.resolution import resolve
+from ett_airflow.waiting import LandingTrigger, TurnTrigger
+from ett_airflow.window import NothingToTrainError
 
 from ett_reports.reader import read_log
-from tests.plugins.conftest import SPEC_PATH, context_of, wait_until
+from tests.plugins.conftest import SPEC_PATH, at_three, context_of, wait_until
 from trainer.launch import JobHandle, JobKey, JobRequest, JobState, JobStatus, newest_attempt
 from trainer.launch.local import LocalLauncher
-from trainer.run_folder import RunFolder
-from trainer.spec import load_spec, with_overrides
+from trainer.run_folder import RunFolder, data_root, registry_root
+from trainer.spec import RunInfo, WarmStart, Window, dump_run_spec, load_run_spec, load_spec, with_overrides
 
 MODULES = Path(__file__).parent / "modules"
 
@@ -33,6 +48,11 @@ class Steps:
         return JobRequest(
             key=key, command=("tiny_job", *self.steps), run_folder=run.folder, devices=1, grace_s=1.0, hang_timeout_s=60
         )
+
+
+class CheckSchema(Steps, CheckSchemaOperator):
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**{**arguments, "task_id": "check_schema", "spec_path": str(SPEC_PATH)})
 
 
 class Launch(Steps, LaunchOperator):
@@ -51,14 +71,25 @@ class Publish(Steps, PublishOperator):
 def no_moments(outside_airflow: None, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators defer at once, so that each test sees both halves."""
     monkeypatch.setattr(job_operator, "MOMENTS_S", 0.0)
+    monkeypatch.setattr(chain_lock, "runs_in_airflow", lambda dag_id, run_id: False)
     monkeypatch.setenv("PYTHONPATH", f"{MODULES}:{os.environ['PYTHONPATH']}")
 
 
 @pytest.fixture
 def folder(home: Path) -> RunFolder:
-    """A run that is resolved, as after check_schema."""
-    resolve(load_spec(SPEC_PATH), airflow_run(context_of()))
+    """A run of the two days to 28 November that is resolved, as after check_schema."""
+    params = {"window_start": "2026-11-27", "window_end": "2026-11-29"}
+    resolve(load_spec(SPEC_PATH), airflow_run(context_of(params=params)))
     return RunFolder.of("tiny", "by-hand")
+
+
+def land(folder: RunFolder, closed: str | None = None) -> None:
+    """The days of the run's window."""
+    window = load_run_spec(folder.spec_path).run.window
+    for day in (window.start, window.end - timedelta(days=1)):
+        marker = data_root("tiny") / f"day={day}" / LANDING_MARKER
+        marker.parent.mkdir(parents=True)
+        marker.write_text(json.dumps({"closed": closed}))
 
 
 def operator(kind: type, *steps: str) -> Any:
@@ -108,7 +139,19 @@ def stamps(folder: RunFolder, task: str) -> list[str]:
     return [point.name for _, point in sorted(points, key=lambda each: each[0])]
 
 
+def registered(folder: RunFolder, *, live: bool = True) -> None:
+    """What the publish job leaves in the registry."""
+    version = registry_root() / folder.refresh / "versions" / folder.run
+    version.mkdir(parents=True)
+    (version / "manifest.json").write_text("{}")
+    if live:
+        record = registry_root() / folder.refresh / "live" / "1.json"
+        record.parent.mkdir()
+        record.write_text(json.dumps({"snapshot": folder.run, "window": ["2026-11-27", "2026-11-29"]}))
+
+
 def test_a_try_is_submit_defer_resume_end_and_stamps_each(folder: RunFolder) -> None:
+    registered(folder)
     handle = try_once(operator(Publish, "1:0:0"), folder, "publish")
     assert handle == str(newest(folder, "publish")[0])
     assert stamps(folder, "publish") == ["task_code_start", "task_submit", "task_defer", "task_resume", "task_end"]
@@ -207,6 +250,40 @@ def test_attempts_that_do_not_move_the_cursor_are_held_with_a_clear_message(fold
         try_once(operator(Train, *steps), folder, try_number=4)
 
 
+@pytest.mark.parametrize("attempts", ["*:none:1", "*:0:1"])
+def test_attempts_that_die_in_startup_are_a_crash_loop(folder: RunFolder, attempts: str) -> None:
+    for number in range(1, 3):
+        with pytest.raises(JobFailedError):
+            try_once(operator(Train, attempts), folder, try_number=number)
+    with pytest.raises(AirflowFailException, match="crash loop: the last 3 attempts"):
+        try_once(operator(Train, attempts), folder, try_number=3)
+
+
+def test_preemptions_without_progress_are_no_crash_loop(folder: RunFolder) -> None:
+    steps = ("1:10:1", "2:5:75", "3:5:75", "4:5:1", "5:10:1")
+    for number in (1, 2):
+        task = operator(Train, *steps)
+        deferral = deferred(task, try_number=number)
+        while (status := ended(folder)).state is JobState.PREEMPTED:
+            with pytest.raises(TaskDeferred) as again:
+                resumed(task, deferral, status, try_number=number)
+            deferral = again.value
+        with pytest.raises(JobFailedError):  # the first has moved the cursor, the second one not
+            resumed(task, deferral, status, try_number=number)
+
+
+def test_what_a_preempted_attempt_has_trained_is_progress(folder: RunFolder) -> None:
+    steps = ("1:0:1", "2:0:1", "3:50:75", "4:50:1")
+    for number in (1, 2):
+        with pytest.raises(JobFailedError):
+            try_once(operator(Train, *steps), folder, try_number=number)
+    task = operator(Train, *steps)
+    with pytest.raises(TaskDeferred) as again:
+        try_once(task, folder, try_number=3)
+    with pytest.raises(JobFailedError):  # not the third in a row without progress
+        resumed(task, again.value, ended(folder), try_number=3)
+
+
 def test_a_clear_cancels_the_job_and_its_try_submits_the_next_attempt(folder: RunFolder) -> None:
     steps = ("1:50:wait", "2:100:0")
     handle = JobHandle.parse(deferred(operator(Train, *steps)).kwargs["handle"])
@@ -241,15 +318,179 @@ def test_a_completed_job_stays_completed_when_train_is_cleared(folder: RunFolder
 
 
 def test_a_cleared_publish_runs_again(folder: RunFolder) -> None:
+    registered(folder)
     try_once(operator(Publish, "*:0:0"), folder, "publish")
     try_once(operator(Publish, "*:0:0"), folder, "publish", try_number=2)
     assert newest(folder, "publish")[1].attempt == 2
 
 
 def test_the_plan_is_fixed_once_training_has_begun(folder: RunFolder) -> None:
-    try_once(operator(Train, "1:100:0"), folder)
+    deferred(operator(Train, "1:50:wait"))
     check = CheckSchemaOperator(task_id="check_schema", spec_path=str(SPEC_PATH))
     assert check.execute(context=context_of(try_number=2)) is None
+
+
+def test_a_completed_day_that_is_cleared_is_trained_again_beside_what_it_left(folder: RunFolder) -> None:
+    land(folder)
+    try_once(operator(Train, "1:100:0"), folder)
+    deferred(operator(CheckSchema, "*:0:0"), try_number=2)
+    again = RunFolder.of("tiny", "by-hand.again2")
+    first, second = (load_run_spec(each.spec_path).run for each in (folder, again))
+    assert (second.run, second.window) == ("by-hand.again2", first.window)
+    assert second.warm_start is None, "the day itself is no start for the day"
+    assert try_once(operator(Train, "1:100:0"), again, try_number=2)
+    assert [newest(each)[1].attempt for each in (folder, again)] == [1, 1]
+    deferred(operator(CheckSchema, "*:0:0"), try_number=3)  # cleared again: once more, and only once
+    deferred(operator(CheckSchema, "*:0:0"), try_number=4)
+    assert sorted(path.name for path in folder.root.parent.glob("*.again*")) == ["by-hand.again2", "by-hand.again3"]
+
+
+def test_training_an_old_day_again_marks_what_was_built_on_it_and_says_so(folder: RunFolder) -> None:
+    try_once(operator(Train, "1:100:0"), folder)
+    start = {"run": folder.run, "anchor": str(folder.anchor_dir)}
+    run = load_run_spec(folder.spec_path)
+    window = Window(start=run.run.window.end, end=run.run.window.end + timedelta(days=1))
+    later = RunFolder.of("tiny", "later").create()
+    info = RunInfo(run="later", window=window, warm_start=WarmStart.model_validate(start))
+    dump_run_spec(run.model_copy(update={"run": info}), later.spec_path)
+    land(folder)
+    deferred(operator(CheckSchema, "*:0:0"), try_number=2)
+    task = operator(Train, "1:100:0")
+    deferral = deferred(task, try_number=2)
+    context = context_of(try_number=2)
+    status = ended(RunFolder.of("tiny", "by-hand.again2"))
+    task.resume(context, event={"status": status.to_dict()}, **deferral.kwargs)
+    assert context["ti"].pushed == {"stale_descendants": ["later"]}
+    assert why_stale(later) == "built on by-hand, whose days run by-hand.again2 has trained again"
+    assert why_stale(folder) is None
+
+
+def test_a_second_run_waits_until_the_first_has_trained(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = {"by-hand", "second"}
+    monkeypatch.setattr(chain_lock, "runs_in_airflow", lambda dag_id, run_id: run_id in running)
+    marker = data_root("tiny") / "day=2026-11-29" / LANDING_MARKER
+    marker.parent.mkdir(parents=True)
+    marker.write_text("{}")
+    first = deferred(operator(Train, "1:100:0"))
+    second = operator(CheckSchema, "*:0:0")
+    with pytest.raises(TaskDeferred) as waits:
+        second.execute(context=context_of("second"))
+    assert isinstance(waits.value.trigger, TurnTrigger)
+    assert not RunFolder.of("tiny", "second").spec_path.exists(), "decided before the first run's anchor is there"
+    assert resumed(operator(Train), first, ended(folder))
+    with pytest.raises(TaskDeferred) as goes_on:
+        getattr(second, waits.value.method_name)(context_of("second"), event={})
+    assert isinstance(goes_on.value.trigger, JobTrigger)
+    start = load_run_spec(RunFolder.of("tiny", "second").spec_path).run.warm_start
+    assert start is not None
+    assert start.run == folder.run
+
+
+def test_a_run_that_was_cleared_late_waits_for_its_turn(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_lock, "runs_in_airflow", lambda dag_id, run_id: run_id == "other")
+    ChainLock("tiny").take(Holder(dag_id="tiny", run_id="other", run="other"), chain_lock.runs_in_airflow)
+    with pytest.raises(TaskDeferred) as waits:
+        operator(Launch, "1:0:0").execute(context=context_of(try_number=2))
+    assert isinstance(waits.value.trigger, TurnTrigger)
+    assert newest_attempt(LocalLauncher(), JobKey(refresh="tiny", run=folder.run, task="train")) is None
+
+
+def test_a_run_of_an_earlier_day_goes_first(home: Path) -> None:
+    context = context_of("later", run_type="backfill", day=at_three(2026, 11, 26))
+    context["ti"].earlier_run = "earlier"
+    with pytest.raises(TaskDeferred) as waits:
+        CheckSchemaOperator(task_id="check_schema", spec_path=str(SPEC_PATH)).execute(context=context)
+    assert waits.value.trigger.serialize()[1]["earlier"] == "earlier"
+    assert ChainLock("tiny").holder() is None
+
+
+def test_a_late_day_is_waited_for_then_checked(folder: RunFolder) -> None:
+    task = operator(CheckSchema, "*:0:0")
+    with pytest.raises(TaskDeferred) as waits:
+        task.execute(context=context_of())
+    trigger = waits.value.trigger
+    assert isinstance(trigger, LandingTrigger)
+    assert trigger.days == ["2026-11-27", "2026-11-28"]
+    with pytest.raises(TaskDeferred) as checks:
+        getattr(task, waits.value.method_name)(context_of(), event={})
+    assert isinstance(checks.value.trigger, JobTrigger)
+
+
+def test_closed_days_are_skipped_with_all_that_follows(folder: RunFolder) -> None:
+    land(folder, closed="Christmas")
+    context = context_of()
+    with pytest.raises(DownstreamTasksSkipped) as skipped:
+        operator(CheckSchema, "*:65:65").execute(context=context)
+    assert skipped.value.tasks == ["launch", "train", "publish", "ett", "report"]
+    assert context["ti"].pushed == {"closed_days": ["2026-11-27", "2026-11-28"]}
+    assert stamps(folder, "check_schema") == ["task_code_start", "task_end"]
+    assert ChainLock("tiny").holder() is None
+
+
+def test_a_dry_run_shows_what_would_be_and_writes_nothing(home: Path) -> None:
+    context = context_of("trial", params={"dry_run": True, "dense_learning_rate": 0.5, "compile_cache": "off"})
+    with pytest.raises(DownstreamTasksSkipped):
+        CheckSchemaOperator(task_id="check_schema", spec_path=str(SPEC_PATH)).execute(context=context)
+    shown = context["ti"].pushed["dry_run"]
+    assert shown["spec"]["refresh"]["training"]["dense_learning_rate"] == 0.5
+    assert shown["differs"]["refresh.training.dense_learning_rate"] == {"daily": 0.002, "here": 0.5}
+    assert shown["differs"]["refresh.optimizations.compile_cache"] == {"daily": None, "here": False}
+    assert shown["differs"]["run.purpose"] == {"daily": "daily", "here": "tuning"}
+    assert not list(home.glob("runs/**/*"))
+    assert not list(home.glob("local/jobs/*"))
+
+
+def test_an_asset_that_brings_no_new_day_is_no_failure(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = NothingToTrainError("every landed day is trained")
+    monkeypatch.setattr(operators, "resolve", lambda *_: (_ for _ in ()).throw(nothing))
+    check = CheckSchemaOperator(task_id="check_schema", spec_path=str(SPEC_PATH))
+    with pytest.raises(DownstreamTasksSkipped):
+        check.execute(context=context_of("by-asset", run_type="asset_triggered"))
+    with pytest.raises(AirflowFailException, match="every landed day is trained"):
+        check.execute(context=context_of())
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_the_snapshot_asset_has_an_event_only_if_the_version_went_live(folder: RunFolder, live: bool) -> None:
+    registered(folder, live=live)
+    task = Publish(task_id="publish", snapshot=snapshot_asset("tiny"))
+    task.steps = ("1:0:0",)
+    deferral, context = deferred(task), context_of()
+    task.resume(context, event={"status": ended(folder, "publish").to_dict()}, **deferral.kwargs)
+    extra = {"version": "by-hand", "window_start": "2026-11-27", "window_end": "2026-11-29"}
+    assert context["outlet_events"][snapshot_asset("tiny")].extra == (extra if live else None)
+    assert task.outlets == ([snapshot_asset("tiny")] if live else [])
+
+
+def test_a_publish_job_that_registered_nothing_is_no_success(folder: RunFolder) -> None:
+    with pytest.raises(AirflowException, match="not in the registry"):
+        try_once(operator(Publish, "1:0:0"), folder, "publish")
+
+
+def test_a_person_who_clears_a_task_held_for_its_preemptions_grants_a_new_budget(folder: RunFolder) -> None:
+    steps = ("1:10:75", "2:20:75", "3:30:75", "4:40:75", "5:100:0")
+    task = operator(Train, *steps)
+    deferral = deferred(task)
+    for _ in range(2):
+        with pytest.raises(TaskDeferred) as again:
+            resumed(task, deferral, ended(folder))
+        deferral = again.value
+    with pytest.raises(AirflowFailException, match="clear this task"):
+        resumed(task, deferral, ended(folder))
+    deferral = deferred(task, try_number=2)
+    with pytest.raises(TaskDeferred) as again:
+        resumed(task, deferral, ended(folder), try_number=2)
+    assert resumed(task, again.value, ended(folder), try_number=2)
+
+
+def test_the_job_s_log_is_shown_line_by_line_and_each_line_once(folder: RunFolder) -> None:
+    task = operator(Train, "1:50:wait")
+    handle = JobHandle.parse(deferred(task).kwargs["handle"])
+    shown = JobLog(handle)
+    lines: list[str] = []
+    wait_until(lambda: lines.extend(shown.new_lines()) or lines, "the job says nothing")
+    assert lines == ["[0] attempt 1 up to 50"]
+    assert JobLog(handle).new_lines() == []
 
 
 def test_an_error_of_the_trigger_is_retried(folder: RunFolder) -> None:

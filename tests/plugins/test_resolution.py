@@ -8,16 +8,17 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
-from ett_airflow.anchors import ANCHOR_MANIFEST
+from ett_airflow.generation import RunNameTakenError
 from ett_airflow.operators import airflow_run
 from ett_airflow.parameters import overrides_of, params_of
 from ett_airflow.partitions import LANDING_MARKER
-from ett_airflow.resolution import RunNameTakenError, resolve
+from ett_airflow.resolution import resolve
 from ett_airflow.window import WindowError
 
 from tests.plugins.conftest import SPEC_PATH, at_three, context_of
 from trainer.run_folder import RunFolder
-from trainer.spec import Preset, RunType, SpecError, load_run_spec, load_spec
+from trainer.spec import Preset, Purpose, RunType, SpecError, Technique, load_run_spec, load_spec
+from trainer.storage import MANIFEST_NAME
 
 SPEC = load_spec(SPEC_PATH)
 
@@ -32,7 +33,7 @@ def land(home: Path, *days: date, closed: str | None = None) -> None:
 def complete(run: str) -> None:
     folder = RunFolder.of("tiny", run)
     folder.anchor_dir.mkdir()
-    (folder.anchor_dir / ANCHOR_MANIFEST).write_text("{}")
+    (folder.anchor_dir / MANIFEST_NAME).write_text("{}")
 
 
 def test_one_day_after_another_each_from_the_last(home: Path) -> None:
@@ -97,6 +98,42 @@ def test_params_change_what_they_name_and_nothing_else(home: Path) -> None:
     assert resolved.refresh.optimizations.preset is Preset.BASELINE
     assert resolved.refresh.resources.ranks == 1
     assert resolved.run.params == params
+
+
+def test_a_technique_is_as_in_the_spec_unless_it_is_switched_by_name(home: Path) -> None:
+    params = {"preset": "baseline", "compile_cache": "on", "dynamic_shapes": "off", "async_checkpoint": "spec"}
+    optimizations = resolve(SPEC, airflow_run(context_of("a", params=params))).refresh.optimizations
+    switched = {technique.value for technique in Technique if optimizations.enabled(technique)}
+    assert switched == {"compile_cache"}
+    assert (optimizations.dynamic_shapes, optimizations.async_checkpoint) == (False, None)
+
+
+def test_every_technique_is_in_the_form() -> None:
+    assert {technique.value for technique in Technique} <= params_of(SPEC).keys()
+
+
+@pytest.mark.parametrize(
+    ("run_type", "params", "purpose", "live"),
+    [
+        ("manual", {}, Purpose.DAILY, True),
+        ("manual", {"window_start": "2026-11-20", "window_end": "2026-11-22"}, Purpose.DAILY, True),
+        ("manual", {"dense_learning_rate": 0.5}, Purpose.TUNING, False),
+        ("manual", {"days": 3}, Purpose.TUNING, False),
+        ("manual", {"warm_start": "none"}, Purpose.TUNING, False),
+        ("manual", {"compile_cache": "off"}, Purpose.TUNING, False),
+        ("manual", {"dense_learning_rate": 0.5, "publish_live": True}, Purpose.TUNING, True),
+        ("manual", {"dense_learning_rate": 0.5, "purpose": "daily"}, Purpose.DAILY, True),
+        ("manual", {"purpose": "tuning"}, Purpose.TUNING, False),
+        ("backfill", {"dense_learning_rate": 0.5}, Purpose.DAILY, True),
+        ("scheduled", {}, Purpose.DAILY, True),
+    ],
+)
+def test_a_run_by_hand_is_a_trial_as_soon_as_it_trains_otherwise_than_the_spec(
+    home: Path, run_type: str, params: dict[str, object], purpose: Purpose, live: bool
+) -> None:
+    dated = at_three(2026, 11, 25) if run_type != "manual" else None
+    run = resolve(SPEC, airflow_run(context_of("a", run_type=run_type, day=dated, params=params))).run
+    assert (run.purpose, run.publish_live) == (purpose, live)
 
 
 def test_the_defaults_override_nothing() -> None:

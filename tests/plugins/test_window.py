@@ -11,7 +11,7 @@ from ett_airflow.window import Decision, NothingToTrainError, Warm, WindowError,
 
 from tests.plugins.conftest import SPEC_PATH, at_three
 from trainer.run_folder import RunFolder
-from trainer.spec import RefreshSpec, RunInfo, RunSpec, RunType, Window, load_spec, with_overrides
+from trainer.spec import Purpose, RefreshSpec, RunInfo, RunSpec, RunType, Window, load_spec, with_overrides
 
 SPEC = load_spec(SPEC_PATH)  # first_window_days: 2
 LANDED = [date(2026, 11, 20) + timedelta(days=n) for n in range(9)]  # 20 to 28 November
@@ -19,9 +19,10 @@ TODAY = date(2026, 11, 29)
 INTERVAL = (at_three(2026, 11, 25), at_three(2026, 11, 26))
 
 
-def anchor(run: str, start: int, end: int, spec: RefreshSpec = SPEC) -> Anchor:
+def anchor(run: str, start: int, end: int, spec: RefreshSpec = SPEC, purpose: Purpose = Purpose.DAILY) -> Anchor:
     window = Window(start=date(2026, 11, start), end=date(2026, 11, end))
-    return Anchor(RunFolder(Path("/runs/tiny") / run), RunSpec(refresh=spec, run=RunInfo(run=run, window=window)))
+    info = RunInfo(run=run, window=window, purpose=purpose)
+    return Anchor(RunFolder(Path("/runs/tiny") / run), RunSpec(refresh=spec, run=info))
 
 
 OLD, NEW = anchor("old", 20, 23), anchor("new", 23, 25)
@@ -34,11 +35,15 @@ def decided(
     interval: tuple[object, object] | None = None,
     start: date | None = None,
     end: date | None = None,
+    number: int | None = None,
     warm_start: str = Warm.AUTO,
     landed: list[date] = LANDED,
+    purpose: Purpose = Purpose.DAILY,
 ) -> Decision:
     request = WindowRequest(
         run_type=run_type,
+        purpose=purpose,
+        days=number,
         interval=interval,  # type: ignore[arg-type]
         window_start=start,
         window_end=end,
@@ -138,8 +143,37 @@ def test_an_anchor_of_another_model_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "window"),
+    [
+        ({"number": 3}, (26, 29)),
+        ({"number": 3, "start": date(2026, 11, 21)}, (21, 24)),
+        ({"number": 3, "end": date(2026, 11, 25)}, (22, 25)),
+        ({"number": 1, "start": date(2026, 11, 21), "end": date(2026, 11, 22)}, (21, 22)),
+    ],
+)
+def test_a_number_of_days_fills_in_for_the_bound_that_is_not_given(
+    arguments: dict[str, object], window: tuple[int, int]
+) -> None:
+    assert days(decided(anchors=(OLD,), **arguments)) == window  # type: ignore[arg-type]
+
+
+def test_a_trial_takes_the_newest_day_also_when_it_is_trained_and_starts_where_the_daily_run_did() -> None:
+    decision = decided(anchors=(OLD, anchor("newest", 28, 29)), purpose=Purpose.TUNING)
+    assert days(decision) == (28, 29)
+    assert decision.anchor == OLD
+
+
+def test_no_run_starts_from_a_trial_unless_it_names_it() -> None:
+    trial = anchor("trial", 25, 27, purpose=Purpose.TUNING)
+    assert decided(anchors=(OLD, NEW, trial), start=date(2026, 11, 28)).anchor == NEW
+    assert days(decided(anchors=(OLD, NEW, trial))) == (25, 26), "its days are still to be trained"
+    assert decided(anchors=(OLD, NEW, trial), start=date(2026, 11, 28), warm_start="trial").anchor == trial
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"number": 2, "start": date(2026, 11, 21), "end": date(2026, 11, 22)}, "are 1 days, days says 2"),
         ({"end": date(2026, 11, 26)}, "without window_start"),
         ({"start": date(2026, 11, 26), "end": date(2026, 11, 26)}, "must be after"),
         ({"warm_start": "nobody"}, "no such run has a completed anchor"),

@@ -1,4 +1,4 @@
-"""`python -m ett_airflow.stack refresh|up|down|status|screenshot`: what `make` calls."""
+"""`python -m ett_airflow.stack COMMAND`: what `make` calls, and what containers run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from ett_airflow.airflow_api import AirflowApiError
+from ett_airflow.stack.database import DatabaseError
 from ett_airflow.stack.server import StackError
 from ett_airflow.stack.settings import REPOSITORY
 from trainer.spec import SpecError
@@ -20,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
-    except (StackError, SpecError, AirflowApiError) as error:
+    except (StackError, DatabaseError, SpecError, AirflowApiError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -36,6 +37,19 @@ def _run(options: argparse.Namespace) -> int:
         from ett_airflow.stack.screenshot import screenshot
 
         return screenshot(options.dag, options.run, options.out)
+    if options.command == "prepare":
+        from ett_airflow.stack.foreground import prepare
+
+        return prepare()
+    if options.command == "password":
+        from ett_airflow.stack.settings import StackHome, credentials
+
+        print(credentials(StackHome.default()).password)
+        return 0
+    if options.command == "run":
+        from ett_airflow.stack.foreground import run
+
+        return run(options.component)
     from ett_airflow.stack import lifecycle
 
     commands = {"up": lifecycle.up, "down": lifecycle.down, "status": lifecycle.status}
@@ -58,6 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("up", help="start Airflow and leave it running")
     commands.add_parser("down", help="stop Airflow and every job")
     commands.add_parser("status", help="what is running")
+    commands.add_parser("prepare", help="draw the secrets, migrate the database, create missing pools; then end")
+    commands.add_parser("password", help="of user admin")
+    running = commands.add_parser("run", help="components of Airflow in the foreground, as containers run them")
+    running.add_argument("component", nargs="*", help="which ones; all if none is named")
     picture = commands.add_parser("screenshot", help="pictures of a run in Airflow's UI and of its report")
     picture.add_argument("--dag", required=True)
     picture.add_argument("--run", required=True)

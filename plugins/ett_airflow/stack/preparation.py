@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from ett_airflow.stack.server import StackError
 from ett_airflow.stack.settings import REPOSITORY
+from trainer.launch.interpreters import interpreter_of
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Preparation:
     @classmethod
     def start(cls, spec_path: Path) -> Preparation:
         process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "trainer.dpp.prepare", str(spec_path)],
+            [interpreter_of("trainer.dpp.prepare"), "-u", "-m", "trainer.dpp.prepare", str(spec_path)],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

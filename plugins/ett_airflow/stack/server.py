@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ett_airflow.airflow_api import AirflowApi, AirflowApiError
-from ett_airflow.stack.settings import PERSON, REPOSITORY, StackHome, airflow_environment, credentials, free_port
+from ett_airflow.stack.database import Database
+from ett_airflow.stack.settings import (
+    PERSON,
+    REPOSITORY,
+    USUAL_PORT,
+    Addresses,
+    StackHome,
+    airflow_environment,
+    credentials,
+    free_port,
+)
 from trainer.atomic_file import replace_text
 
 START_TIMEOUT_S = 180.0
@@ -67,18 +77,20 @@ def start_server(stack: StackHome, *, owner: int | None) -> Server:
 
     Raises:
         StackError: one runs already.
+        DatabaseError: `$ETT_DATABASE_URL` is not understood.
     """
     if (found := running_server(stack)) is not None:
         raise StackError(f"Airflow already runs at {found.url}; `make down` stops it")
+    database = Database.configured(stack.root)
     stack.create()
-    port = free_port()
+    port = free_port(int(os.environ.get("ETT_API_PORT") or USUAL_PORT))
     command = [sys.executable, "-m", "ett_airflow.stack.components"]
     if owner is not None:
         command += ["--owner", str(owner)]
     with (stack.logs / "components.log").open("ab") as log:
         process = subprocess.Popen(
             command,
-            env=airflow_environment(stack, port, os.environ),
+            env=airflow_environment(stack, Addresses.on_this_machine(port), database, os.environ),
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -165,12 +177,14 @@ def held(path: Path, otherwise: str) -> Iterator[None]:
 
 
 def _is_healthy(server: Server) -> bool:
+    api = server.api
+    parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
     try:
-        health = server.api.health()
+        health = api.health()
+        # Of two stacks that took the same free port at once, one talks to the other's server, which does not know it.
+        return all((health.get(part) or {}).get("status") == "healthy" for part in parts) and bool(api.token)
     except AirflowApiError:
         return False
-    parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
-    return all((health.get(part) or {}).get("status") == "healthy" for part in parts)
 
 
 def _warm_up(server: Server) -> None:

@@ -7,16 +7,19 @@ import json
 import os
 import secrets
 import socket
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ett_airflow.stack.database import DATABASE_VARIABLE, Database
 from trainer.atomic_file import replace_text
 from trainer.run_folder import HOME_VARIABLE, home
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 USUAL_PORT = 8080
+PUBLIC_URL_VARIABLE = "ETT_PUBLIC_URL"
 PERSON, READER = "admin", "ett_reader"
 
 
@@ -57,10 +60,6 @@ class StackHome:
         return self.root / "passwords.json"
 
     @property
-    def database(self) -> Path:
-        return self.root / "airflow.db"
-
-    @property
     def migrated(self) -> Path:
         """Holds the version of Airflow that the database was last brought up to."""
         return self.root / "migrated"
@@ -68,6 +67,30 @@ class StackHome:
     @property
     def logs(self) -> Path:
         return self.root / "components"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addresses:
+    """Where the API server listens, where the other components reach it, and where people do (links in alerts)."""
+
+    host: str
+    port: int
+    url: str
+    public_url: str
+
+    @classmethod
+    def on_this_machine(cls, port: int) -> Addresses:
+        """The loopback interface only."""
+        url = f"http://127.0.0.1:{port}"
+        return cls(host="127.0.0.1", port=port, url=url, public_url=os.environ.get(PUBLIC_URL_VARIABLE) or url)
+
+    @classmethod
+    def configured(cls) -> Addresses:
+        """From `$ETT_API_HOST`, `$ETT_API_PORT`, `$ETT_API_URL` and `$ETT_PUBLIC_URL`; loopback where unset."""
+        host = os.environ.get("ETT_API_HOST") or "127.0.0.1"
+        port = int(os.environ.get("ETT_API_PORT") or USUAL_PORT)
+        url = (os.environ.get("ETT_API_URL") or f"http://127.0.0.1:{port}").rstrip("/")
+        return cls(host=host, port=port, url=url, public_url=os.environ.get(PUBLIC_URL_VARIABLE) or url)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,44 +133,59 @@ def free_port(preferred: int = USUAL_PORT) -> int:
     raise OSError("no free port on 127.0.0.1")
 
 
-def airflow_environment(stack: StackHome, port: int, base: Mapping[str, str]) -> dict[str, str]:
+def specs_folder() -> Path:
+    """Where `dags/refresh.py` finds the specs."""
+    return Path(os.environ.get("ETT_SPECS") or Path(os.environ.get("ETT_DAGS") or REPOSITORY / "dags") / "refreshes")
+
+
+def airflow_environment(
+    stack: StackHome, addresses: Addresses, database: Database, base: Mapping[str, str]
+) -> dict[str, str]:
     """The environment of every Airflow process; `base` adds what the caller has, except other Airflow settings."""
     drawn = credentials(stack)
-    url = f"http://127.0.0.1:{port}"
+    api = urllib.parse.urlsplit(addresses.url)
     reader = {
-        "conn_type": "http",
-        "host": "127.0.0.1",
-        "port": port,
+        "conn_type": api.scheme,
+        "host": api.hostname,
+        "port": api.port or (443 if api.scheme == "https" else 80),
         "login": READER,
         "password": drawn.reader_password,
     }
-    kept = {name: value for name, value in base.items() if not name.startswith("AIRFLOW")}
+    # The database's address goes to Airflow alone: jobs get none of its settings, but they would get this one.
+    kept = {name: value for name, value in base.items() if not name.startswith(("AIRFLOW", DATABASE_VARIABLE))}
     kept[HOME_VARIABLE] = str(home())
     kept["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "plugins"), base.get("PYTHONPATH", "")])
-    kept["NO_PROXY"] = kept["no_proxy"] = ",".join(filter(None, [base.get("NO_PROXY"), "127.0.0.1", "localhost"]))
+    direct = [base.get("NO_PROXY"), "127.0.0.1", "localhost", api.hostname]
+    kept["NO_PROXY"] = kept["no_proxy"] = ",".join(dict.fromkeys(filter(None, direct)))
     kept.pop("PYTHONDONTWRITEBYTECODE", None)  # every task starts a Python; compiling each time doubles its start
     # Off unless asked for: a scheduled run that starts beside a triggered one would train a day out of turn.
     kept.setdefault("ETT_SCHEDULE", "off")
     kept["AIRFLOW_HOME"] = str(stack.root)
     kept["AIRFLOW_CONN_ETT_AIRFLOW_API"] = json.dumps(reader)
-    return kept | _options(stack, port, url, drawn)
+    return kept | _options(stack, addresses, database, drawn)
 
 
-def _options(stack: StackHome, port: int, url: str, drawn: Credentials) -> dict[str, str]:
+def _options(stack: StackHome, addresses: Addresses, database: Database, drawn: Credentials) -> dict[str, str]:
     sections: dict[str, dict[str, Any]] = {
         "core": {
             "dags_folder": os.environ.get("ETT_DAGS", REPOSITORY / "dags"),
             "plugins_folder": REPOSITORY / "plugins",
             "load_examples": False,
             "executor": "LocalExecutor",
-            "parallelism": 4,  # idle workers are forked up front
+            "parallelism": os.environ.get("ETT_PARALLELISM") or 4,  # idle workers are forked up front
             "fernet_key": drawn.fernet_key,
             "simple_auth_manager_users": f"{PERSON}:admin,{READER}:viewer",
             "simple_auth_manager_passwords_file": stack.passwords,
-            "execution_api_server_url": f"{url}/execution/",
+            "execution_api_server_url": f"{addresses.url}/execution/",
         },
-        "database": {"sql_alchemy_conn": f"sqlite:///{stack.database}"},
-        "api": {"host": "127.0.0.1", "port": port, "base_url": url, "workers": 1, "secret_key": drawn.secret_key},
+        "database": {"sql_alchemy_conn": database.url, **database.options()},
+        "api": {
+            "host": addresses.host,
+            "port": addresses.port,
+            "base_url": addresses.public_url,
+            "workers": 1,
+            "secret_key": drawn.secret_key,
+        },
         "api_auth": {"jwt_secret": drawn.jwt_secret},
         "dag_processor": {"min_file_process_interval": 15, "refresh_interval": 60, "parsing_processes": 1},
         "scheduler": {

@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperatorLink
 
 from ett_airflow.ett_sensor import EttSensor
 from ett_airflow.report_operator import ReportOperator
+from ett_airflow.ui.addresses import from_outside
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -22,4 +23,4 @@ class RunReportLink(BaseOperatorLink):
     operators = [EttSensor, ReportOperator]
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        return "/ett/run?" + urllib.parse.urlencode({"dag_id": ti_key.dag_id, "run_id": ti_key.run_id})
+        return from_outside("run", urllib.parse.urlencode({"dag_id": ti_key.dag_id, "run_id": ti_key.run_id}))
