@@ -12,7 +12,7 @@ export ETT_HOME   ?= $(CURDIR)/.ett
 PEER   := $(ETT_HOME)/ml-goodput-measurement
 
 .DEFAULT_GOAL := help
-.PHONY: help env refresh up down status test test-fast test-slow lint format soak chaos bench-metric lock clean
+.PHONY: help env refresh up down status test test-fast test-slow lint format soak chaos bench-metric bench-airflow images lock clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,7 @@ lint: env ## Style, types, package directions, refresh specs
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/hadolint docker/Dockerfile
 	@$(BIN)/python -m trainer.spec check dags/refreshes/*.yaml
 
 format: env ## Rewrite to the house style
@@ -56,10 +57,11 @@ test-fast: env ## The default tier: under three minutes
 	@$(BIN)/pytest -n 2
 
 test-slow: env ## Real Airflow, real trainer processes, faults, the browser
-	@$(BIN)/pytest -m "(integration or browser or chaos) and not soak" --durations=15
+	@$(BIN)/pytest -n 2 --dist loadgroup -m "(integration or browser or chaos) and not soak" --durations=25
 
-chaos: env ## Only the tests that inject faults
-	@$(BIN)/pytest -m "chaos and not soak"
+chaos: env ## Every injected fault, the whole matrix included, and the table in docs/recovery.md (an hour)
+	@$(BIN)/pytest -m chaos --durations=15
+	@$(BIN)/python tests/chaos/table.py
 
 soak: env ## Full counts of the long suites
 	@$(BIN)/pytest -m soak
@@ -69,6 +71,14 @@ bench-metric: env ## What the metric costs, beside ml-goodput-measurement, which
 	@$(PEER)/bin/python tests/benchmarks/goodput_side_by_side.py
 	@$(PEER)/bin/python tests/benchmarks/recorder_cost.py
 	@$(BIN)/python tests/benchmarks/reduce_cost.py
+
+bench-airflow: env ## 500 specs beside 500 plain DAGs, and the seconds that orchestration adds (needs Debian's postgresql)
+	@$(BIN)/python tests/benchmarks/orchestration_scale.py
+	@$(BIN)/python tests/benchmarks/orchestration_seconds.py
+
+images: env ## Lint docker/Dockerfile and run its steps in a clean Debian (needs root, debootstrap and a network)
+	@$(BIN)/hadolint docker/Dockerfile
+	@$(BIN)/python tests/images/chroot_build.py $(ETT_HOME)/images
 
 lock: env ## Resolve the locks again after a change in pyproject.toml
 	@requirements/lock.sh $(BIN)/uv
