@@ -190,7 +190,8 @@ def _began(kind: Kind, airflow: WarmAirflow, dag_id: str) -> int | None:
 def tell(both: list[Kind], count: int) -> None:
     """A table in Markdown, medians."""
     print(
-        f"{count} DAGs of each kind, {os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}\n"
+        f"{count} DAGs of each kind, {os.cpu_count()} cores, {platform.platform()}, "
+        f"Python {platform.python_version()}\n"
     )
     print("| | refresh specs | plain five-task DAGs |\n| --- | ---: | ---: |")
     rows = [
