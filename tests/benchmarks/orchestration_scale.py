@@ -20,9 +20,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-
-from ett_airflow.tries import read_record
 
 from ett_reports.events import Point
 from ett_reports.reader import LogError, read_log
@@ -172,12 +171,11 @@ def start_one(airflow: WarmAirflow, kind: Kind, dag_id: str) -> float:
     while (began_ns := _began(kind, airflow, dag_id)) is None:
         assert time.monotonic() < give_up, f"{dag_id} does not start"
         time.sleep(0.1)
-    tries = read_record(airflow.api, dag_id, "bench").tries
-    queued = next(each.queued for each in tries if each.task == "check_schema")
-    assert queued is not None
+    tasks = {task["task_id"]: task for task in airflow.api.task_instances(dag_id, "bench")}
+    queued = datetime.fromisoformat(tasks["check_schema"]["queued_when"]).timestamp()
     airflow.api.patch(f"/dags/{dag_id}/dagRuns/bench", {"state": "failed"})
     airflow.api.patch(f"/dags/{dag_id}", {"is_paused": True})
-    return (began_ns - queued) / 1e9
+    return began_ns / 1e9 - queued
 
 
 def _began(kind: Kind, airflow: WarmAirflow, dag_id: str) -> int | None:

@@ -102,6 +102,7 @@ def progress_at_end(job: Job) -> Progress:
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(1200)
 def test_rows_are_trained_once_whatever_the_number_of_ranks_becomes(new_job: JobFactory) -> None:
     """2 -> 4 -> 2 -> 1 ranks; at each checkpoint what is trained and what remains are the whole plan."""
     job = new_job("ranks", checkpoint=OFTEN)
