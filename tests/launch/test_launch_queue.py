@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -55,15 +57,33 @@ def test_gpus_are_lent_by_the_names_that_the_job_sees(jobs) -> None:
         Pool.for_request(request, {"ETT_LOCAL_SLOTS": "many"})
 
 
-def test_ports_are_distinct_and_free(tmp_path: Path) -> None:
-    first = reserve_port(tmp_path, "job")
-    second = reserve_port(tmp_path, "job")
+def test_ports_are_distinct_and_free() -> None:
+    first = reserve_port("job")
+    second = reserve_port("job")
     assert first.number != second.number
     first.release()
     with socket.socket() as taken:
         taken.bind(("", first.number))
-        assert reserve_port(tmp_path, "job").number not in (first.number, second.number)
-    second.release()
+        third = reserve_port("job")
+        assert third.number not in (first.number, second.number)
+    for port in (second, third):
+        port.release()
+
+
+def test_a_job_of_the_same_name_under_another_home_gets_another_port() -> None:
+    """Its ranks bind the port seconds after it was chosen; until then only the claim tells."""
+    script = "from trainer.launch.rendezvous import reserve_port as r; print(r('job').number, flush=True); input()"
+    other = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    taken = int(other.stdout.readline())
+    mine = reserve_port("job")
+    assert mine.number != taken
+    mine.release()
+    other.kill()
+    other.communicate()
+    again = reserve_port("job")  # a claim ends with its process
+    assert again.number == taken
+    again.release()
 
 
 def test_a_job_that_never_fits_is_refused(jobs) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import socket
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 
 from trainer.launch.errors import LaunchError
-from trainer.launch.file_lock import FileLock
 
 MASTER_ADDRESS = "127.0.0.1"
 # Below Linux's ephemeral range: a port that is free now cannot be taken by somebody's outgoing connection.
@@ -17,31 +15,45 @@ _FIRST_PORT, _PORTS = 20000, 10000
 
 @dataclass(frozen=True)
 class MasterPort:
-    """A port reserved among our jobs until released or until this process dies."""
+    """A port reserved among the jobs of this machine until released or until this process dies."""
 
     number: int
-    _lock: FileLock
+    _claim: socket.socket
 
     def release(self) -> None:
-        self._lock.release()
+        self._claim.close()
 
 
-def reserve_port(root: Path, job: str) -> MasterPort:
+def reserve_port(job: str) -> MasterPort:
     """Find a port nobody listens on. Two jobs starting at once never get the same one.
 
     Raises:
         LaunchError: none is free.
     """
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
     start = zlib.crc32(job.encode())
     for offset in range(_PORTS):
         port = _FIRST_PORT + (start + offset) % _PORTS
-        lock = FileLock(root / str(port))
-        if lock.try_acquire():
-            if _free(port):
-                return MasterPort(port, lock)
-            lock.release()
+        if (claim := _claimed(port)) is None:
+            continue
+        if _free(port):
+            return MasterPort(port, claim)
+        claim.close()
     raise LaunchError(f"no free port in {_FIRST_PORT}-{_FIRST_PORT + _PORTS - 1}; end jobs or services that hold them")
+
+
+def _claimed(port: int) -> socket.socket | None:
+    """A claim to the port that every job of this machine sees, whatever its $ETT_HOME or user; None if there is one.
+
+    Rank 0 binds the port seconds later, so its being free now says too little, and a file lock is seen by those only who
+    know the file. An abstract socket's name is as wide as the port itself, and the kernel takes it back.
+    """
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0ett-master-port-{port}")
+    except OSError:
+        claim.close()
+        return None
+    return claim
 
 
 def _free(port: int) -> bool:

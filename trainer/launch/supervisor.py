@@ -136,7 +136,7 @@ class Supervisor:
             raise _CancelledError
         allocated_ns = time.time_ns()
         self._log.allocated(allocated_ns)
-        self._port = reserve_port(local_root() / "ports", self._folder.name)
+        self._port = reserve_port(self._folder.name)
         app = app_definition(self._request, self._placement(self._port))
         launched_ns = time.time_ns()
         self._log.launched(launched_ns)
