@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -72,16 +73,19 @@ def test_ports_are_distinct_and_free() -> None:
 
 def test_a_job_of_the_same_name_under_another_home_gets_another_port() -> None:
     """Its ranks bind the port seconds after it was chosen; until then only the claim tells."""
-    script = "from trainer.launch.rendezvous import reserve_port as r; print(r('job').number, flush=True); input()"
-    other = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    job = f"job-{os.getpid()}"
+    script = "import sys; from trainer.launch.rendezvous import reserve_port; port = reserve_port(sys.argv[1]); "
+    script += "print(port.number, flush=True); input()"
+    command = [sys.executable, "-c", script, job]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
     taken = int(other.stdout.readline())
-    mine = reserve_port("job")
-    assert mine.number != taken
-    mine.release()
+    mine = reserve_port(job)
     other.kill()
     other.communicate()
-    again = reserve_port("job")  # a claim ends with its process
+    assert mine.number != taken
+    mine.release()
+    again = reserve_port(job)  # a claim ends with its process
     assert again.number == taken
     again.release()
 

@@ -44,8 +44,8 @@ def reserve_port(job: str) -> MasterPort:
 def _claimed(port: int) -> socket.socket | None:
     """A claim to the port that every job of this machine sees, whatever its $ETT_HOME or user; None if there is one.
 
-    Rank 0 binds the port seconds later, so its being free now says too little, and a file lock is seen by those only who
-    know the file. An abstract socket's name is as wide as the port itself, and the kernel takes it back.
+    Rank 0 binds the port seconds later, so its being free now says too little, and a lock on a file would be seen under
+    this $ETT_HOME alone. An abstract socket's name reaches as far as the port, and the kernel takes it back.
     """
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
