@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `--dist loadgroup`: a module's tests share its fixtures, and all of tests/e2e the one real Airflow."""
     for item in items:

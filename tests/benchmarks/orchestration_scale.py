@@ -36,8 +36,8 @@ from pathlib import Path
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, get_parsing_context
 
-def work(name, run_id):
-    Path(os.environ["ETT_HOME"], f"began-{{run_id}}-{{name}}").write_text(str(time.time_ns()))
+def work(name, dag_id, run_id):
+    Path(os.environ["ETT_HOME"], f"began-{{dag_id}}-{{run_id}}-{{name}}").write_text(str(time.time_ns()))
 
 for number in range({count}):
     dag_id = f"bench_{{number:03}}"
@@ -46,7 +46,7 @@ for number in range({count}):
     with DAG(dag_id, schedule="0 3 * * *" if os.environ.get("ETT_SCHEDULE") == "on" else None,
              start_date=datetime(2020, 1, 1), catchup=False, max_active_runs=1) as dag:
         tasks = [PythonOperator(task_id=name, python_callable=work,
-                                op_kwargs={{"name": name, "run_id": "{{{{ run_id }}}}"}})
+                                op_kwargs={{"name": name, "dag_id": dag_id, "run_id": "{{{{ run_id }}}}"}})
                  for name in ("check_schema", "launch", "train", "publish", "report")]
         for before, after in zip(tasks, tasks[1:]):
             before >> after
@@ -113,7 +113,7 @@ def _refresh_began(airflow: WarmAirflow, dag_id: str, run_id: str) -> int | None
 
 
 def _plain_began(airflow: WarmAirflow, dag_id: str, run_id: str) -> int | None:
-    path = airflow.home / f"began-{run_id}-check_schema"
+    path = airflow.home / f"began-{dag_id}-{run_id}-check_schema"
     written = path.read_text() if path.exists() else ""
     return int(written) if written else None
 
@@ -145,6 +145,8 @@ def live(kind: Kind, count: int, starts: int) -> None:
             if number:  # the first one warms up
                 kind.note("start", delay_s)
         kind.note("scheduler mib", airflow.memory_of("scheduler"))
+    told = {name: [round(value, 2) for value in values] for name, values in kind.figures.items()}
+    print(f"{kind.name}: {told}\n", file=sys.stderr, flush=True)
 
 
 def watch_processing(kind: Kind, airflow: WarmAirflow, count: int) -> None:
