@@ -45,14 +45,18 @@ def undisturbed(run: Refresh) -> None:
     """What a refresh without any kill would show, too."""
     wait_until(lambda: ended(run), lambda: f"the run does not end; train: {run.attempts()}")
     assert run.state == "success", run.tasks()
-    assert run.tasks() == GREEN
+    report, tasks = run.report(), run.tasks()
+    degraded = [*report.job.degraded, *report.refresh.degraded]
+    # Airflow may never learn of a try's stamps that it was to be told while it was away; that, and nothing else, the
+    # sensor then says in red.
+    assert all("no stamps of Airflow" in reason for reason in degraded), degraded
+    assert tasks == (GREEN | {"ett": "failed"} if degraded else GREEN)
     assert [status.state for status in run.attempts()] == [JobState.SUCCEEDED]
-    report = run.report().job
-    assert report.nof == 0
+    job = report.job
+    assert job.nof == 0
     # What no source explains is less than a busy machine takes to start a process.
-    assert sum(total.exposed_ns for total in report.phases if total.phase is Phase.UNATTRIBUTED) < report.wall_ns / 100
-    assert sum(report.l1.values()) == sum(report.l2.values()) == report.wall_ns
-    assert not report.degraded, report.degraded
+    assert sum(total.exposed_ns for total in job.phases if total.phase is Phase.UNATTRIBUTED) < job.wall_ns / 100
+    assert sum(job.l1.values()) == sum(job.l2.values()) == job.wall_ns
 
 
 def ended(run: Refresh) -> bool:
