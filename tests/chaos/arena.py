@@ -10,6 +10,7 @@ from typing import Any
 
 from chaos_job import ChaosJob
 
+from tests.small_refresh import small_spec
 from trainer.dpp.scan import unchecked_plan
 from trainer.dpp.sources.generated import Generator
 from trainer.run_folder import RunFolder
@@ -22,34 +23,9 @@ WINDOW = Window(start=FIRST_DAY, end=FIRST_DAY + timedelta(days=DAYS))
 
 
 def chaos_spec(**sections: dict[str, Any]) -> RefreshSpec:
-    """A refresh of a few tables that saves all the time; `sections` override fields by section."""
-
-    def sparse(name: str, **rest: Any) -> dict[str, Any]:
-        return {"name": name, "num_embeddings": 2000, "hashing": "splitmix64", **rest}
-
-    columns = [
-        {"name": "label", "type": "float32", "role": "label"},
-        {"name": "event_time", "type": "timestamp[us, tz=UTC]", "role": "event_time"},
-        {"name": "household_id", "type": "int64", "role": "entity"},
-        {"name": "days_since_visit", "type": "float32", "role": "dense", "min": 0, "max": 400, "transform": "log1p"},
-        {"name": "basket_size", "type": "float32", "role": "dense", "min": 0, "max": 50},
-        sparse("product_id", type="int64", role="categorical"),
-        sparse("store_id", type="int64", role="categorical"),
-        sparse("recent", type="list<element: int64 not null>", role="jagged", max_length=8, table="product_id"),
-    ]
-    document: dict[str, Any] = {
-        "version": 1,
-        "name": "chaos",
-        "data": {"root": "unused", "holdout": {"fraction": 0.1, "salt": 3}},
-        "contract": {"columns": columns},
-        "model": {"embedding_dim": 8, "dense_arch": [16, 8], "over_arch": [16, 8]},
-        "training": {"batch_size": 32, "dense_learning_rate": 0.003, "sparse_learning_rate": 0.05, "seed": 11},
-        "checkpoint": {"interval_s": 0.05, "keep": 2},
-        "resources": {"ranks": 2, "device": "cpu"},
-    }
-    for section, values in sections.items():
-        document[section] = {**document.get(section, {}), **values}
-    return RefreshSpec.model_validate(document)
+    """The small refresh, saving all the time; `sections` override fields by section."""
+    often = {"interval_s": 0.05, "keep": 2}
+    return small_spec("chaos", **{**sections, "checkpoint": {**often, **sections.get("checkpoint", {})}})
 
 
 @dataclass(frozen=True)
