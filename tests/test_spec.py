@@ -43,7 +43,7 @@ model:
 training: {batch_size: 512, dense_learning_rate: 2e-3}
 owners: {scheduling: {team: capacity}}
 service_levels: {scheduling: {share: 0.1}}
-optimizations: {preset: baseline, compile_cache: true}
+optimizations: {preset: baseline, artifact_cache: true}
 """
 
 
@@ -77,9 +77,9 @@ def test_a_valid_spec_is_typed(tmp_path: Path) -> None:
         ("{share: 0.1}", "{share: 2}", "20 service_levels.scheduling.share: input should be less than or equal to 1"),
         ("{share: 0.1}", "{share: 0.1, seconds: 3}", "20 service_levels.scheduling: give either `share`"),
         (
-            "compile_cache",
-            "compile_cash",
-            "21 optimizations.compile_cash: is not a field of this section; did you mean",
+            "artifact_cache",
+            "artifact_cash",
+            "21 optimizations.artifact_cash: is not a field of this section; did you mean",
         ),
         ("preset: baseline", "preset: fastest", "21 optimizations.preset: 'fastest' is not one of baseline, optimized"),
         ("table: product_id", "table: products", "5 contract: recent: table 'products' is not a sparse column"),
@@ -112,7 +112,7 @@ def test_what_is_no_spec_at_all(tmp_path: Path, content: bytes) -> None:
 def test_a_switch_overrides_the_preset(tmp_path: Path) -> None:
     optimizations = load_spec(write(tmp_path, VALID)).optimizations
     assert optimizations.preset is Preset.BASELINE
-    assert optimizations.enabled(Technique.COMPILE_CACHE)
+    assert optimizations.enabled(Technique.ARTIFACT_CACHE)
     assert not optimizations.enabled(Technique.ASYNC_CHECKPOINT)
     assert set(optimizations.resolved()) == set(Technique)
 

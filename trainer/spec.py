@@ -15,8 +15,10 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from trainer.atomic_file import replace_text
 from trainer.checkpoint_section import Checkpoint
 from trainer.columns import Column, Contract, Hashing, Role, Transform
+from trainer.compilation_section import Compilation
 from trainer.located_yaml import LocatedDocument, SpecError, SpecProblem, load_located
 from trainer.operations import Alerts, Notifier, Owned, OwnedName, Owner, Retention, ServiceLevel
+from trainer.optimizations import Optimizations, Preset, Technique
 from trainer.run_info import Purpose, RunInfo, RunType, WarmStart, Window
 from trainer.section import Count, Name, Number, Positive, Section, Share, enum_of
 
@@ -24,6 +26,7 @@ __all__ = [
     "Alerts",
     "Checkpoint",
     "Column",
+    "Compilation",
     "Contract",
     "Data",
     "Device",
@@ -61,21 +64,6 @@ __all__ = [
 
 SPEC_VERSION = 1
 NO_SCHEDULE = "none"
-
-
-class Preset(StrEnum):
-    BASELINE = "baseline"
-    OPTIMIZED = "optimized"
-
-
-class Technique(StrEnum):
-    """Every technique that can be switched by name (paper section IV)."""
-
-    ASYNC_CHECKPOINT = "async_checkpoint"  # IV-C a, b
-    COMPILE_CACHE = "compile_cache"  # IV-B, reusable artifacts
-    DYNAMIC_SHAPES = "dynamic_shapes"  # IV-B, mark_dynamic
-    LOCAL_SHARD_METADATA = "local_shard_metadata"  # IV-A1
-    SHARDING_PLAN_CACHE = "sharding_plan_cache"  # IV-A, the plan of an unchanged model is not searched again
 
 
 class Device(StrEnum):
@@ -152,6 +140,7 @@ class Resources(Section):
     `grace_s`: seconds between a preemption's warning and the end. A stage of startup hangs after `hang_timeout_s`, a
     step after `hang_factor` times the running median step, but never before `hang_floor_s`.
     `pool`: the Airflow pool of the cluster, which bounds the training jobs that are held there at once.
+    `standby_idle_s`: how long a warm standby without a job stays, holding memory but no device.
     """
 
     scheduler: Literal["local"] = "local"
@@ -162,6 +151,7 @@ class Resources(Section):
     hang_timeout_s: Positive = 300.0
     hang_factor: Annotated[Number, Field(gt=1)] = 10.0
     hang_floor_s: Positive = 120.0
+    standby_idle_s: Positive = 600.0
 
 
 class Retries(Section):
@@ -176,26 +166,6 @@ class Retries(Section):
     preemptions: Annotated[int, Field(ge=0)] = 10
     crash_loop: Count = 3
     delay_s: Positive = 10.0
-
-
-class Optimizations(Section):
-    """A preset and exceptions to it by name."""
-
-    preset: Annotated[Preset, enum_of(Preset)] = Preset.OPTIMIZED
-    async_checkpoint: bool | None = None
-    compile_cache: bool | None = None
-    dynamic_shapes: bool | None = None
-    local_shard_metadata: bool | None = None
-    sharding_plan_cache: bool | None = None
-
-    def enabled(self, technique: Technique) -> bool:
-        """Whether `technique` is on: its own switch if given, else what the preset says."""
-        switch: bool | None = getattr(self, technique.value)
-        return self.preset is Preset.OPTIMIZED if switch is None else switch
-
-    def resolved(self) -> dict[str, bool]:
-        """Every technique and its state."""
-        return {technique.value: self.enabled(technique) for technique in Technique}
 
 
 class RefreshSpec(Section):
@@ -222,6 +192,7 @@ class RefreshSpec(Section):
     retries: Retries = Retries()
     owners: dict[OwnedName, Owner] = {}
     service_levels: dict[OwnedName, ServiceLevel] = {}
+    compilation: Compilation = Compilation()
     optimizations: Optimizations = Optimizations()
     alerts: Alerts = Alerts()
     retention: Retention = Retention()

@@ -119,16 +119,14 @@ class Startup:
         model = build_model(self.spec)
         self._tables = table_configs(model)
         deterministic = self.spec.training.deterministic
-        cached = self._on(Technique.SHARDING_PLAN_CACHE) or deterministic  # another search may find another plan
+        cached = self._on(Technique.PLAN_CACHE) or deterministic  # another search may find another plan
         sharded = shard_model(
             model,
             device=self.device,
             sparse_learning_rate=self.spec.training.sparse_learning_rate,
             local_world_size=self._place.local_world_size,
             plan_folder=self._attempt.run_folder.compile_cache_dir if cached else None,
-            metadata=ShardMetadataSource.PLAN
-            if self._on(Technique.LOCAL_SHARD_METADATA)
-            else ShardMetadataSource.GATHERED,
+            metadata=ShardMetadataSource.PLAN if self._on(Technique.LOCAL_METADATA) else ShardMetadataSource.GATHERED,
             dense_buckets=DenseBuckets.FIXED if deterministic else DenseBuckets.REBUILT,
         )
         self.trainee = Trainee(
@@ -311,7 +309,7 @@ class Startup:
 
     @cached_property
     def _compile_cache(self) -> AttemptCache:
-        kept = self._on(Technique.COMPILE_CACHE)
+        kept = self._on(Technique.ARTIFACT_CACHE)
         return AttemptCache(
             folder=self._attempt.local_folder / f"compile-a{self._attempt.number}",
             archive=CompileArchive(self._attempt.run_folder.compile_cache_dir),

@@ -428,13 +428,13 @@ def test_closed_days_are_skipped_with_all_that_follows(folder: RunFolder) -> Non
 
 
 def test_a_dry_run_shows_what_would_be_and_writes_nothing(home: Path) -> None:
-    context = context_of("trial", params={"dry_run": True, "dense_learning_rate": 0.5, "compile_cache": "off"})
+    context = context_of("trial", params={"dry_run": True, "dense_learning_rate": 0.5, "artifact_cache": "off"})
     with pytest.raises(DownstreamTasksSkipped):
         CheckSchemaOperator(task_id="check_schema", spec_path=str(SPEC_PATH)).execute(context=context)
     shown = context["ti"].pushed["dry_run"]
     assert shown["spec"]["refresh"]["training"]["dense_learning_rate"] == 0.5
     assert shown["differs"]["refresh.training.dense_learning_rate"] == {"daily": 0.002, "here": 0.5}
-    assert shown["differs"]["refresh.optimizations.compile_cache"] == {"daily": None, "here": False}
+    assert shown["differs"]["refresh.optimizations.artifact_cache"] == {"daily": None, "here": False}
     assert shown["differs"]["run.purpose"] == {"daily": "daily", "here": "tuning"}
     assert not list(home.glob("runs/**/*"))
     assert not list(home.glob("local/jobs/*"))

@@ -101,10 +101,10 @@ def test_params_change_what_they_name_and_nothing_else(home: Path) -> None:
 
 
 def test_a_technique_is_as_in_the_spec_unless_it_is_switched_by_name(home: Path) -> None:
-    params = {"preset": "baseline", "compile_cache": "on", "dynamic_shapes": "off", "async_checkpoint": "spec"}
+    params = {"preset": "baseline", "artifact_cache": "on", "dynamic_shapes": "off", "async_checkpoint": "spec"}
     optimizations = resolve(SPEC, airflow_run(context_of("a", params=params))).refresh.optimizations
     switched = {technique.value for technique in Technique if optimizations.enabled(technique)}
-    assert switched == {"compile_cache"}
+    assert switched == {"artifact_cache"}
     assert (optimizations.dynamic_shapes, optimizations.async_checkpoint) == (False, None)
 
 
@@ -120,7 +120,7 @@ def test_every_technique_is_in_the_form() -> None:
         ("manual", {"dense_learning_rate": 0.5}, Purpose.TUNING, False),
         ("manual", {"days": 3}, Purpose.TUNING, False),
         ("manual", {"warm_start": "none"}, Purpose.TUNING, False),
-        ("manual", {"compile_cache": "off"}, Purpose.TUNING, False),
+        ("manual", {"artifact_cache": "off"}, Purpose.TUNING, False),
         ("manual", {"dense_learning_rate": 0.5, "publish_live": True}, Purpose.TUNING, True),
         ("manual", {"dense_learning_rate": 0.5, "purpose": "daily"}, Purpose.DAILY, True),
         ("manual", {"purpose": "tuning"}, Purpose.TUNING, False),
