@@ -1,6 +1,7 @@
 """Registers the ETT pages and links with Airflow; nothing else happens here."""
 
 from airflow.plugins_manager import AirflowPlugin
+from ett_airflow import marked_failed
 from ett_airflow.timetable import CatchUpTimetable
 from ett_airflow.ui.addresses import PREFIX, from_outside
 from ett_airflow.ui.links import RunReportLink
@@ -35,3 +36,4 @@ class EttPlugin(AirflowPlugin):
     ]
     operator_extra_links = [RunReportLink()]
     timetables = [CatchUpTimetable]
+    listeners = [marked_failed]

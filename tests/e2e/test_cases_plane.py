@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from ett_airflow.airflow_api import AirflowApiError
 
@@ -169,6 +170,23 @@ def test_p25_an_error_in_the_trigger_is_retried_before_anybody_is_told_of_a_fail
     run.until(lambda: run.tasks()["train"] == "deferred", "train does not wait again")
     assert [each.state for each in run.attempts()] == [JobState.RUNNING], "found again, not submitted again"
     assert left_by(run, "failed") == []
+
+
+@pytest.mark.chaos
+def test_a_run_marked_failed_while_no_trigger_follows_its_job_leaves_no_job_behind(case: Start) -> None:
+    """The triggerer stands still, as in the moment between a task's deferral and its trigger's start."""
+    run = case("unfollowed", train_steps="1:10:wait")
+    waits_for(run, 1)
+    triggerer = psutil.Process(run.airflow.component("triggerer"))
+    stopped = [triggerer, *triggerer.children(recursive=True)]
+    for process in stopped:
+        process.suspend()
+    try:
+        run.airflow.api.patch(f"/dags/{run.dag}/dagRuns/{run.run_id}", {"state": "failed"})
+        run.until(lambda: [each.state for each in run.attempts()] == [JobState.CANCELLED], "its job goes on")
+    finally:
+        for process in stopped:
+            process.resume()
 
 
 def test_p28_a_publish_that_is_skipped_on_its_retry_leaves_the_run_red(case: Start) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from ett_airflow.stack.database import Database, DatabaseError
 from ett_airflow.stack.pools import create_missing_pools, pools_of
 from ett_airflow.stack.settings import StackHome, specs_folder
+from trainer.atomic_file import replace_text
 
 # Logs are read from disk on one machine; the log servers would listen on every interface.
 COMPONENTS = {
@@ -58,7 +59,7 @@ class Crew:
             _become(component, self.logs(component))
         self.running[pid] = component
         # For people (and tests) who want to look at, or kill, one of them.
-        (self.stack.logs / f"{component}.pid").write_text(f"{pid}\n", encoding="utf-8")
+        replace_text(self.stack.logs / f"{component}.pid", f"{pid}\n")
 
     def attend(self) -> None:
         """Collect what ended, and start again what has waited for its turn."""
