@@ -1,61 +1,16 @@
-"""Compiled code between attempts: hits, misses that say why, damage, and the recompile limit."""
+"""Compilation seen from the loop: recompiles, the recompile limit, and what is not compiled at all."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from training_job import small_spec
 
 from ett_reports.events import Phase
-from trainer.compile.cache import CompileArchive, CompileKey
 from trainer.compile.tower import CompiledForward, ShapePolicy
 from trainer.compile.watch import CompileWatch, reaches_limit
 from trainer.watchdog import HangLimits, Watchdog
-
-
-def compiled(folder: Path) -> Path:
-    (folder / "ab").mkdir(parents=True)
-    (folder / "ab" / "kernel.so").write_bytes(b"code")
-    (folder / "locks").mkdir()
-    (folder / "locks" / "one.lock").touch()
-    return folder
-
-
-KEY = CompileKey.of(small_spec(), device="cpu")
-
-
-def test_what_one_attempt_compiled_the_next_one_finds(tmp_path: Path):
-    archive = CompileArchive(tmp_path / "kept")
-    assert archive.unpack(KEY, tmp_path / "first").hit is False
-    assert archive.publish(KEY, compiled(tmp_path / "first")) > 0
-    lookup = archive.unpack(KEY, tmp_path / "second")
-    assert (lookup.hit, lookup.changed) == (True, [])
-    assert (tmp_path / "second" / "ab" / "kernel.so").read_bytes() == b"code"
-    assert not list((tmp_path / "second").rglob("*.lock"))
-
-
-def test_a_miss_says_which_part_of_the_key_changed(tmp_path: Path):
-    archive = CompileArchive(tmp_path)
-    archive.publish(KEY, compiled(tmp_path / "first"))
-    other = CompileKey.of(small_spec(model={"over_arch": [32, 8]}), device="cpu")
-    assert archive.unpack(other, tmp_path / "second").changed == ["model"]
-    newer = replace(KEY, parts={**KEY.parts, "torch": "3.0"})
-    assert archive.unpack(newer, tmp_path / "second").changed == ["torch"]
-
-
-def test_a_cut_off_archive_is_a_miss_and_leaves_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    archive = CompileArchive(tmp_path / "kept")
-    archive.publish(KEY, compiled(tmp_path / "first"))
-    (path,) = (tmp_path / "kept").glob("*.tar")
-    path.write_bytes(path.read_bytes()[:700])
-    lookup = archive.unpack(KEY, tmp_path / "second")
-    assert (lookup.hit, lookup.changed) == (False, ["archive unreadable"])
-    assert str(path) in caplog.text
-    assert not (tmp_path / "second").exists()
 
 
 class Recorded:
@@ -114,7 +69,7 @@ def test_evaluation_and_single_rows_are_not_compiled(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch, "compile", pretend)
     marked: list[int] = []
     monkeypatch.setattr(torch._dynamo, "mark_dynamic", lambda tensor, dimension: marked.append(dimension))
-    forward = CompiledForward(lambda x: x + 1, shapes=ShapePolicy.MARKED)
+    forward = CompiledForward("tower", torch.nn.Identity(), shapes=ShapePolicy.MARKED)
     for rows in (0, 1, 2, 5):
         assert len(forward(torch.ones(rows, 3))) == rows
     with torch.no_grad():
