@@ -27,7 +27,7 @@ from ett_airflow.window import NothingToTrainError, WindowError
 from ett_reports.events import Cause, Point
 from trainer.launch import JobHandle, JobKey, JobRequest, JobState, JobStatus, Resources, newest_attempt
 from trainer.run_folder import RunFolder, RunFolderError, data_root
-from trainer.spec import Device, RunSpec, RunType, SpecError, load_spec
+from trainer.spec import Device, RunSpec, RunType, SpecError, Technique, load_spec
 
 AFTER_CHECK = ("launch", "train", "publish", "ett", "report")
 
@@ -160,16 +160,20 @@ class _TrainingJobOperator(_InTurn):
         return super().submit(run, attempt=attempt)
 
     def request(self, run: TaskRun, key: JobKey) -> JobRequest:
-        resources = run.spec.refresh.resources
+        refresh = run.spec.refresh
+        resources = refresh.resources
+        on_gpu = resources.device is Device.CUDA
+        kept_warm = refresh.optimizations.enabled(Technique.WARM_STANDBY) and not on_gpu
         return JobRequest(
             key=key,
             command=("trainer",),
             run_folder=run.folder,
             replicas=resources.ranks,
             devices=resources.ranks,
-            resources=Resources(cpus=1, gpus=int(resources.device is Device.CUDA), memory_mb=4096),
+            resources=Resources(cpus=1, gpus=int(on_gpu), memory_mb=4096),
             grace_s=resources.grace_s,
             hang_timeout_s=resources.hang_timeout_s,
+            standby_idle_s=resources.standby_idle_s if kept_warm else None,
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -46,7 +46,17 @@ class Terminal:
         return process.returncode, output
 
     def training_runs(self) -> bool:
-        return any(re.search(r"-m trainer(\s|$)", command) for command in self.alive())
+        records = self.home.glob("local/jobs/*-train-*/status.json")
+        return any(json.loads(record.read_text())["status"]["state"] == "running" for record in records)
+
+    def until_it_trains(self, refresh: subprocess.Popen[str]) -> None:
+        """Raises with what `refresh` said if it ends before."""
+
+        def trains_or_ended() -> bool:
+            return self.training_runs() or refresh.poll() is not None
+
+        wait_until(trains_or_ended, lambda: f"no training job: {self.alive()}")
+        assert refresh.poll() is None, refresh.communicate()[0]
 
     def alive(self) -> list[str]:
         return processes_of(self.home)
@@ -63,7 +73,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 def test_an_interrupted_refresh_leaves_nothing_running_and_a_second_one_is_told_to_wait(terminal: Terminal) -> None:
     land(terminal.home, days=3)
     refresh = terminal.start("refresh", "--spec", str(SPEC))
-    wait_until(terminal.training_runs, lambda: f"no training job: {terminal.alive()}")
+    terminal.until_it_trains(refresh)
     status, output = terminal.run("refresh", "--spec", str(SPEC))
     assert status == 1
     assert "a refresh runs already" in output
@@ -77,7 +87,7 @@ def test_an_interrupted_refresh_leaves_nothing_running_and_a_second_one_is_told_
 def test_a_refresh_killed_without_warning_takes_airflow_and_its_jobs_along(terminal: Terminal) -> None:
     land(terminal.home, days=3)
     refresh = terminal.start("refresh", "--spec", str(SPEC))
-    wait_until(terminal.training_runs, lambda: f"no training job: {terminal.alive()}")
+    terminal.until_it_trains(refresh)
     refresh.kill()
     refresh.communicate()
     wait_until(lambda: not terminal.alive(), lambda: str(terminal.alive()), patience_s=90)

@@ -19,7 +19,7 @@ from trainer.launch.local import LocalLauncher
 from trainer.run_folder import RunFolder
 
 MODULES = Path(__file__).parent / "modules"
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(autouse=True)

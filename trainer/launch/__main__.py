@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     reading.set_defaults(action=_logs)
 
     cancelling = commands.add_parser("cancel", help="end jobs and wait until nothing of them is left")
-    cancelling.add_argument("--all", action="store_true", help="every job that has not ended")
+    cancelling.add_argument("--all", action="store_true", help="every job that has not ended, then the warm standby")
     cancelling.set_defaults(action=_cancel)
 
     preempting = commands.add_parser("preempt", help="let the ranks save and leave, as a scheduler would")
@@ -125,7 +125,16 @@ def _cancel(parsed: argparse.Namespace) -> int:
         print(f"{folder.name}: {observe(folder).state}")
     if not live:
         print("nothing to cancel")
+    if parsed.all:
+        _end_standby()
     return 1 if left or len(asked) < len(live) else 0
+
+
+def _end_standby() -> None:
+    from trainer.launch.warmth import end_standby
+
+    if end_standby(why="`cancel --all`"):
+        print("the warm standby: ended")
 
 
 def _ask_to_end(folder: JobFolder) -> bool:

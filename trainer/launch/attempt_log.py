@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 
@@ -10,6 +11,13 @@ from ett_reports.events import Cause, Point, ProcessIdentity, Source
 from ett_reports.recorder import Recorder
 from trainer.launch.jobs import JobRequest, JobState, RankStatus
 from trainer.run_folder import safe_name
+
+
+class RankStart(StrEnum):
+    """How the ranks of an attempt come to be."""
+
+    COLD = "cold"  # each is a new interpreter
+    WARM = "warm"  # forked from a standby that has imported what they need
 
 
 class AttemptLog:
@@ -37,8 +45,9 @@ class AttemptLog:
     def allocated(self, wall_ns: int) -> None:
         self._point(Point.ALLOCATED, wall_ns, devices=self._devices)
 
-    def launched(self, wall_ns: int) -> None:
-        self._point(Point.LAUNCHED, wall_ns)
+    def launched(self, wall_ns: int, start: RankStart, *, why: str | None = None) -> None:
+        """The ranks' start, and for a cold one why it is."""
+        self._point(Point.LAUNCHED, wall_ns, start=start, why=why)
 
     def failed(self, cause: Cause, *, failed_ns: int, detected_ns: int, exit_code: int | None, message: str) -> None:
         """The failure at its instant, and that we know of it since `detected_ns`."""

@@ -15,7 +15,7 @@ from trainer.launch.heartbeat import last_sign_of_life
 from trainer.launch.job_folder import JobFolder
 from trainer.launch.jobs import JobRequest, RankStatus
 from trainer.launch.outcome import Ending, cause_of, ended_how, first_cause
-from trainer.launch.processes import descendants, end_all, marked, reap_adopted
+from trainer.launch.processes import end_all, reap_adopted
 from trainer.launch.ranks import RankGroup
 
 _TICK_S = 0.1
@@ -127,7 +127,7 @@ class Following:
     def _enforce_grace(self) -> None:
         if self._kill_at is not None and time.monotonic() >= self._kill_at and self._ranks.alive:
             log.warning("ranks %s did not leave within their grace time", list(self._ranks.alive))
-            end_all(lambda: {process.pid: process for process in [*descendants(), *marked(self._folder)]}.values())
+            end_all(lambda: self._ranks.everything(self._folder))
 
     def _make_round(self) -> None:
         self._attempt.heartbeat()

@@ -144,6 +144,8 @@ class JobRequest:
         grace_s: seconds between SIGTERM and SIGKILL when cancelled or preempted.
         peer_grace_s: the same for ranks whose peer has failed: they wait in a collective and cannot save.
         hang_timeout_s: silence of every rank's event files after which the job is killed as hung; None to wait forever.
+        standby_idle_s: have the ranks forked from a warm standby, which stays this long after its last job (scheduler
+            `local`); None for new processes. Not for jobs with GPUs: no process is forked that may have used one.
     """
 
     key: JobKey
@@ -156,6 +158,7 @@ class JobRequest:
     grace_s: float = 30.0
     peer_grace_s: float = 5.0
     hang_timeout_s: float | None = None
+    standby_idle_s: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "command", tuple(self.command))
@@ -169,6 +172,11 @@ class JobRequest:
             )
         if self.hang_timeout_s is not None and self.hang_timeout_s <= 0:
             raise InvalidRequestError(f"job {self.key.name}: hang_timeout_s={self.hang_timeout_s} must be positive")
+        if self.standby_idle_s is not None and not (self.standby_idle_s > 0 and self.resources.gpus == 0):
+            raise InvalidRequestError(
+                f"job {self.key.name}: standby_idle_s={self.standby_idle_s} must be positive, and None with GPUs "
+                f"(gpus={self.resources.gpus}): set optimizations.warm_standby: false there"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -183,6 +191,7 @@ class JobRequest:
             "grace_s": self.grace_s,
             "peer_grace_s": self.peer_grace_s,
             "hang_timeout_s": self.hang_timeout_s,
+            "standby_idle_s": self.standby_idle_s,
         }
 
     @classmethod
@@ -203,6 +212,7 @@ class JobRequest:
             grace_s=data["grace_s"],
             peer_grace_s=data["peer_grace_s"],
             hang_timeout_s=data["hang_timeout_s"],
+            standby_idle_s=data.get("standby_idle_s"),  # not in requests of releases before it
         )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -29,8 +30,22 @@ log = logging.getLogger(__name__)
 
 def adopt_orphans() -> None:
     """Make this process the parent of all descendants whose own parents die, so that none escapes `descendants`."""
+    _set_adopting(1)
+
+
+@contextlib.contextmanager
+def adopting_nobody() -> Iterator[None]:
+    """For starting a process that leaves this one's descendants, such as a daemon, before there are any others."""
+    _set_adopting(0)
+    try:
+        yield
+    finally:
+        _set_adopting(1)
+
+
+def _set_adopting(state: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, state, 0, 0, 0) != 0:
         log.warning("cannot adopt orphans (errno %d); relying on sessions and environments", ctypes.get_errno())
 
 

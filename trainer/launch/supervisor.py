@@ -14,7 +14,7 @@ from typing import Any
 
 from ett_reports.events import Cause
 from trainer.launch.app import Placement, app_definition
-from trainer.launch.attempt_log import AttemptLog
+from trainer.launch.attempt_log import AttemptLog, RankStart
 from trainer.launch.capacity import VISIBLE_DEVICES, Allocation, Line, Pool, devices_wanted
 from trainer.launch.conclusion import conclude, ship, shipper_for
 from trainer.launch.errors import RecordWriteError
@@ -29,13 +29,12 @@ from trainer.launch.processes import (
     JOB_FOLDER_VARIABLE,
     JOB_VARIABLE,
     adopt_orphans,
-    descendants,
     end_all,
-    marked,
     reap_adopted,
 )
 from trainer.launch.ranks import RankGroup
 from trainer.launch.rendezvous import MASTER_ADDRESS, MasterPort, reserve_port
+from trainer.launch.warmth import Warmth
 from trainer.run_folder import home
 
 _WAIT_S = 0.2
@@ -59,6 +58,7 @@ class Supervisor:
         self._log = AttemptLog(folder.events_dir, self._request, writer="supervise")
         self._shipper = shipper_for(folder, self._request)
         self._ranks = RankGroup()
+        self._warmth = Warmth(self._request)
         self._allocation: Allocation | None = None
         self._port: MasterPort | None = None
         self._status = JobStatus(
@@ -72,6 +72,7 @@ class Supervisor:
     def run(self) -> None:
         """The job's life."""
         try:
+            self._warmth.begin()
             self._ranks.prepare()
             self._await_predecessors()
             self._await_capacity()
@@ -139,8 +140,10 @@ class Supervisor:
         self._port = reserve_port(self._folder.name)
         app = app_definition(self._request, self._placement(self._port))
         launched_ns = time.time_ns()
-        self._log.launched(launched_ns)
-        self._ranks.start(app, self._folder.logs_dir)
+        borrowed = self._warmth.borrow(self._pause)
+        start = RankStart.COLD if borrowed.keeper is None else RankStart.WARM
+        self._log.launched(launched_ns, start, why=borrowed.why_not)
+        self._ranks.start(app, self._folder.logs_dir, borrowed.keeper)
         self._update(
             state=JobState.RUNNING,
             message="",
@@ -179,7 +182,7 @@ class Supervisor:
 
     def _conclude(self, result: Outcome, cause: Cause | None, told: Explanation) -> None:
         """Nothing of the job is left, its devices are free, its traces are in the run folder; then its end is known."""
-        end_all(lambda: {process.pid: process for process in [*descendants(), *marked(self._folder)]}.values())
+        end_all(lambda: self._ranks.everything(self._folder))
         self._ranks.wait(0)
         reap_adopted(())
         if self._allocation is not None:

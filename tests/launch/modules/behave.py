@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import logging
 import os
 import re
 import signal
@@ -90,7 +91,39 @@ def show_environment(path: str) -> None:
     Path(f"{path}.{RANK}").write_text(json.dumps({**os.environ, "cwd": str(Path.cwd())}))
 
 
+def show_process(path: str) -> None:
+    """What a process has from its start, besides its environment."""
+    shown = dict(entry.split("=", 1) for entry in Path("/proc/self/environ").read_text().split("\0") if entry)
+    handlers = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD):
+        handler = signal.getsignal(number)
+        handlers[number.name] = (
+            handler.__name__ if callable(handler) and not isinstance(handler, int) else str(int(handler))
+        )
+    found = {
+        "shown_environment": shown,
+        "pid": os.getpid(),
+        "session": os.getsid(0),
+        "files": sorted(int(path.name) for path in Path("/proc/self/fd").iterdir() if path.exists()),
+        "handlers": handlers,
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "module": __name__,
+        "argv0": Path(sys.argv[0]).name,
+        "path0": sys.path[0],
+        "root_handlers": len(logging.root.handlers),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+    }
+    Path(f"{path}.{RANK}").write_text(json.dumps(found))
+
+
+def fail(text: str) -> None:
+    raise RuntimeError(text)
+
+
 ACTIONS = {
+    "process": show_process,
+    "raise": fail,
+    "leave_with_text": sys.exit,
     "mark": mark,
     "say": say,
     "exit": leave,
