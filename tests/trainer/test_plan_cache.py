@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec.api import EnumerableShardingSpec
-from torchrec.distributed.planner import ParameterConstraints, Topology
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 from training_job import small_spec
 
 from trainer.model import build_model
 from trainer.model.initialization import table_configs
 from trainer.model.plan_cache import PlanCache, PlanFormatError, PlanKey, plan_to_json
+from trainer.model.shard_metadata import ShardMetadataSource, sharders_for
 
 
 def plan() -> ShardingPlan:
@@ -25,8 +26,8 @@ def plan() -> ShardingPlan:
     return ShardingPlan({"sparse_arch.tables": EmbeddingModuleShardingPlan({"product_id": sharding})})
 
 
-def key(*, ranks: int = 2, **constraints: ParameterConstraints) -> PlanKey:
-    tables = table_configs(build_model(small_spec()))
+def key(*, ranks: int = 2, factory: str = "trainer.model.dlrm:dlrm", **constraints: ParameterConstraints) -> PlanKey:
+    tables = table_configs(build_model(small_spec(model={"factory": factory})))
     return PlanKey(tables=tables, constraints=constraints, topology=Topology(world_size=ranks, compute_device="cpu"))
 
 
@@ -50,6 +51,26 @@ def test_a_plan_is_for_its_ranks_tables_and_constraints_only():
     }
     assert len(digests) == 4
     assert key().digest in digests
+
+
+def test_a_table_looked_up_row_by_row_has_a_plan_of_its_own(tmp_path: Path):
+    by_row = key(factory="trainer.model.attention:dlrm_attention")
+    assert {name.split(".")[-3] for name in by_row.tables} == {"embeddings", "embedding_bags"}
+    assert by_row.digest == key(factory="trainer.model.attention:dlrm_attention").digest
+    assert by_row.digest != key().digest
+    cache = PlanCache(tmp_path)
+    planner = EmbeddingShardingPlanner(topology=by_row.topology)
+    planned = planner.plan(
+        build_model(small_spec(model={"factory": "trainer.model.attention:dlrm_attention"})),
+        sharders_for(ShardMetadataSource.PLAN),
+    )
+    assert set(planned.plan) == {"sparse_arch.embedding_bag_collection", "sequence_arch.embedding_collection"}
+    cache.store(by_row, planned)
+    assert cache.load(key()) is None
+    loaded = cache.load(by_row)
+    assert loaded is not None
+    assert plan_to_json(loaded) == plan_to_json(planned)
+    assert loaded.plan == planned.plan
 
 
 def test_another_process_finds_the_same_key():

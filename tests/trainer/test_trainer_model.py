@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import pytest
@@ -62,6 +64,25 @@ def factories(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = ModuleType("their_models")
     monkeypatch.setitem(sys.modules, "their_models", module)
     return module
+
+
+def test_models_built_at_once_have_the_weights_of_their_seed(factories: ModuleType):
+    """Startup builds the model and a twin to compile with in two threads; both draw from one generator."""
+    inside = threading.Semaphore(0)
+
+    def build(spec: object, *, device: torch.device) -> torch.nn.Module:
+        inside.release()
+        if inside.acquire(timeout=0.3):  # its own; then the other's, which must not come
+            inside.acquire(timeout=0.3)
+        return torch.nn.Linear(4, 4)
+
+    factories.build = build  # type: ignore[attr-defined]
+    spec = small_spec(model={"factory": "their_models:build"})
+    alone = build_model(spec).state_dict()
+    with ThreadPoolExecutor(2) as pool:
+        together = [model.state_dict() for model in pool.map(lambda _: build_model(spec), range(2))]
+    for state in together:
+        assert all(torch.equal(state[name], alone[name]) for name in alone)
 
 
 @pytest.mark.parametrize(

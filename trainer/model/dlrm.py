@@ -1,24 +1,38 @@
 """DLRM over a contract's columns: dense arch, embedding bags, pairwise interaction, over arch.
 
 Naumov et al., Deep Learning Recommendation Model for Personalization and Recommendation Systems, arXiv:1906.00091. The
-parts are TorchRec's.
+parts are TorchRec's; on a GPU the pairwise products are a kernel of ours.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
-from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch, SparseArch
+from torchrec.models.dlrm import DenseArch, OverArch, SparseArch
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from trainer.columns import Contract
+from trainer.kernels import PairwiseInteraction
+from trainer.model.options import options_of
 from trainer.spec import RefreshSpec
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    """`model.options` of an architecture that has none."""
+
+
 def dlrm(spec: RefreshSpec, *, device: torch.device) -> DLRM:
-    """The model factory of the shipped specs; `device` is where the embedding tables are created."""
+    """The model factory of the shipped specs; `device` is where the embedding tables are created.
+
+    Raises:
+        ValueError: `model.options`, of which this model has none.
+    """
+    options_of(NoOptions, spec.model.options)
     tables = embedding_tables(spec.contract, embedding_dim=spec.model.embedding_dim)
     return DLRM(
         EmbeddingBagCollection(tables=tables, device=device),
@@ -80,7 +94,7 @@ class DenseTower(nn.Module):
         super().__init__()
         pairs = (sparse_features + 1) * sparse_features // 2
         self.dense_arch = DenseArch(dense_features, layer_sizes=dense_arch)
-        self.inter_arch = InteractionArch(sparse_features)
+        self.inter_arch = PairwiseInteraction(sparse_features)
         self.over_arch = OverArch(dense_arch[-1] + pairs, layer_sizes=[*over_arch, 1])
 
     def forward(self, dense: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:

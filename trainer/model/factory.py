@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import nn
 from trainer.spec import RefreshSpec
 
 ModelFactory = Callable[..., nn.Module]
+
+_DRAWING = threading.Lock()  # factories draw from the process's one generator
 
 
 class ModelFactoryError(Exception):
@@ -52,14 +55,15 @@ def build_model(spec: RefreshSpec, *, device: str | torch.device = "meta") -> nn
     """The unsharded model, taking `(dense [B, D], sparse KeyedJaggedTensor)` to logits `[B]`.
 
     `device` is where the embedding tables are: `meta` (the default) leaves them without storage until they are sharded.
-    All other parameters are on the CPU, drawn from `training.seed`, so that every rank starts from the same ones.
+    All other parameters are on the CPU, drawn from `training.seed`, so that every rank starts from the same ones. Two
+    models may be built at once, but nothing may be compiled meanwhile: Dynamo sets the generator back when it is done.
 
     Raises:
         ModelFactoryError: the factory is missing, failed, or returned something else than a module.
     """
     name = spec.model.factory
     factory = load_factory(name)
-    with torch.random.fork_rng(devices=[]):
+    with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.training.seed)
         try:
             model = factory(spec, device=torch.device(device))

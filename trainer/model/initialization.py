@@ -8,19 +8,23 @@ import torch
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
 _ROWS_PER_DRAW = 8192  # part of the definition: another value gives other weights for the same seed
 
 
 def table_configs(model: nn.Module) -> dict[str, BaseEmbeddingConfig]:
-    """The tables of an unsharded model by the name of their weight in its state."""
-    return {
-        f"{path}.embedding_bags.{config.name}.weight".removeprefix("."): config
-        for path, module in model.named_modules()
-        if isinstance(module, EmbeddingBagCollection)
-        for config in module.embedding_bag_configs()
-    }
+    """The tables of an unsharded model, pooled and sequence tables, by the name of their weight in its state."""
+    tables: dict[str, BaseEmbeddingConfig] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, EmbeddingBagCollection):
+            group, configs = "embedding_bags", module.embedding_bag_configs()
+        elif isinstance(module, EmbeddingCollection):
+            group, configs = "embeddings", module.embedding_configs()
+        else:
+            continue
+        tables.update({f"{path}.{group}.{config.name}.weight".removeprefix("."): config for config in configs})
+    return tables
 
 
 @torch.no_grad()

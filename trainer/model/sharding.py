@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,26 +10,30 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.optim.apply_optimizer_in_backward import (
     _apply_optimizer_in_backward as apply_optimizer_in_backward,
 )
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DefaultDataParallelWrapper, DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
-from torchrec.distributed.types import ShardingEnv, ShardingPlan, ShardingType
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.distributed.types import ModuleSharder, ShardingEnv, ShardingPlan
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.optim import RowWiseAdagrad
 
+from trainer.model.dense_sync import DenseSync, sync_dense_state
 from trainer.model.initialization import table_configs
 from trainer.model.plan_cache import PlanCache, PlanKey
+from trainer.model.shard_metadata import ShardMetadataSource, metadata_from, sharders_for
 
-
-class ShardMetadataSource(StrEnum):
-    """How a rank learns where the shards of a table are."""
-
-    PLAN = "plan"  # from the plan, which every rank has
-    GATHERED = "gathered"  # one all_gather per table, as TorchRec did before the paper's fix
+__all__ = [
+    "DenseBuckets",
+    "DenseSync",
+    "PlanOrigin",
+    "ShardMetadataSource",
+    "ShardedModel",
+    "fuse_row_wise_adagrad",
+    "shard_model",
+    "sync_dense_state",
+]
 
 
 class PlanOrigin(StrEnum):
@@ -62,24 +63,6 @@ class ShardedModel:
     plan_origin: PlanOrigin
 
 
-class TableSharder(EmbeddingBagCollectionSharder):
-    """TorchRec's sharder, with the kinds of sharding that keep the optimizer in the backward, on any device.
-
-    Upstream leaves row-wise out on CPU, where it works as well.
-    """
-
-    def sharding_types(self, compute_device_type: str) -> list[str]:
-        offered: list[str] = super().sharding_types("cuda")
-        return [kind for kind in offered if kind != ShardingType.DATA_PARALLEL.value]
-
-
-_WRAPPERS = {
-    DenseBuckets.REBUILT: DefaultDataParallelWrapper(),
-    # DDP keeps its first layout only where it must expect that parameters go unused.
-    DenseBuckets.FIXED: DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True),
-}
-
-
 def shard_model(
     model: nn.Module,
     *,
@@ -89,44 +72,52 @@ def shard_model(
     plan_folder: Path | None,
     metadata: ShardMetadataSource,
     dense_buckets: DenseBuckets = DenseBuckets.REBUILT,
+    dense_sync: DenseSync = DenseSync.BROADCAST,
 ) -> ShardedModel:
     """`model`, with its tables on the meta device, sharded over the default process group. Collective.
 
     A model may have `sharding_constraints`, TorchRec's `ParameterConstraints` by table. With `plan_folder` an earlier
-    plan of the same tables, constraints, topology and versions is taken from there, and a new one kept.
+    plan of the same tables, constraints, topology and versions is taken from there, and a new one kept. After
+    `DenseSync.SKIPPED` either every rank loads the dense weights, or all call `sync_dense_state`.
     """
     fuse_row_wise_adagrad(model, learning_rate=sparse_learning_rate)
     topology = Topology(world_size=dist.get_world_size(), compute_device=device.type, local_world_size=local_world_size)
     constraints: dict[str, ParameterConstraints] = getattr(model, "sharding_constraints", {})
     key = PlanKey(tables=table_configs(model), constraints=constraints, topology=topology)
-    plan, origin = _agreed_plan(model, key, PlanCache(plan_folder) if plan_folder else None)
-    with _metadata_from(metadata):
+    sharders = sharders_for(metadata)
+    plan, origin = _agreed_plan(model, key, sharders, PlanCache(plan_folder) if plan_folder else None)
+    with metadata_from(metadata):
         dmp = DistributedModelParallel(
-            module=_dense_on(model, device),
+            module=dense_on(model, device),
             env=ShardingEnv.from_process_group(dist.group.WORLD),
             device=device,
             plan=plan,
-            sharders=[TableSharder()],
-            data_parallel_wrapper=_WRAPPERS[dense_buckets],
+            sharders=sharders,
+            data_parallel_wrapper=_data_parallel(dense_buckets, dense_sync),
         )
     return ShardedModel(dmp=dmp, plan_origin=origin)
 
 
 def fuse_row_wise_adagrad(model: nn.Module, *, learning_rate: float) -> None:
-    """Have the backward of every embedding bag update its rows, so that no gradient of a table ever exists."""
+    """Have the backward of every table's lookup update its rows, so that no gradient of a table ever exists."""
     for module in model.modules():
-        if isinstance(module, EmbeddingBagCollection):
+        if isinstance(module, EmbeddingBagCollection | EmbeddingCollection):
             apply_optimizer_in_backward(RowWiseAdagrad, module.parameters(), {"lr": learning_rate, "eps": 1e-8})
 
 
-def _agreed_plan(model: nn.Module, key: PlanKey, cache: PlanCache | None) -> tuple[ShardingPlan, PlanOrigin]:
-    """Rank 0's plan, on every rank."""
+def _agreed_plan(
+    model: nn.Module, key: PlanKey, sharders: list[ModuleSharder[nn.Module]], cache: PlanCache | None
+) -> tuple[ShardingPlan, PlanOrigin]:
+    """Rank 0's plan, on every rank.
+
+    Sent even where it came from the cache: that every rank read the same file cannot be known without a collective.
+    """
     box: list[Any] = [None, None]
     if dist.get_rank() == 0:
         plan, origin = cache.load(key) if cache else None, PlanOrigin.CACHED
         if plan is None:
             planner = EmbeddingShardingPlanner(topology=key.topology, constraints=key.constraints or None)
-            plan, origin = planner.plan(model, [TableSharder()]), PlanOrigin.PLANNED
+            plan, origin = planner.plan(model, sharders), PlanOrigin.PLANNED
             if cache:
                 cache.store(key, plan)
         box = [plan, origin]
@@ -134,32 +125,14 @@ def _agreed_plan(model: nn.Module, key: PlanKey, cache: PlanCache | None) -> tup
     return box[0], box[1]
 
 
-def _dense_on(model: nn.Module, device: torch.device) -> nn.Module:
+def _data_parallel(buckets: DenseBuckets, sync: DenseSync) -> DefaultDataParallelWrapper:
+    ddp_arguments = {"init_sync": sync is DenseSync.BROADCAST}
+    if buckets is DenseBuckets.REBUILT:
+        return DefaultDataParallelWrapper(ddp_kwargs=ddp_arguments)
+    # DDP keeps its first layout only where it must expect that parameters go unused.
+    return DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True, ddp_kwargs=ddp_arguments)
+
+
+def dense_on(model: nn.Module, device: torch.device) -> nn.Module:
     """`model` with all that has storage on `device`; tables on the meta device stay there until they are sharded."""
     return model._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))
-
-
-@contextlib.contextmanager
-def _metadata_from(source: ShardMetadataSource) -> Iterator[None]:
-    """Let sharding learn the shards' places from `source`.
-
-    The gathered form brings back what TorchRec did before the paper's fix, for a fair baseline: calls from
-    `_initialize_torch_state` go to the constructor that all-gathers each table's shard metadata.
-    """
-    if source is ShardMetadataSource.PLAN:
-        yield
-        return
-    original = ShardedTensor._init_from_local_shards_and_global_metadata
-
-    def gathered(local_shards: Any, sharded_tensor_metadata: Any, process_group: Any = None, **rest: Any) -> Any:
-        if sys._getframe(1).f_code.co_name != "_initialize_torch_state":
-            return original(local_shards, sharded_tensor_metadata, process_group=process_group, **rest)
-        return ShardedTensor._init_from_local_shards(
-            local_shards, *sharded_tensor_metadata.size, process_group=process_group
-        )
-
-    ShardedTensor._init_from_local_shards_and_global_metadata = staticmethod(gathered)  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        ShardedTensor._init_from_local_shards_and_global_metadata = original  # type: ignore[method-assign]
