@@ -12,7 +12,7 @@ export ETT_HOME   ?= $(CURDIR)/.ett
 PEER   := $(ETT_HOME)/ml-goodput-measurement
 
 .DEFAULT_GOAL := help
-.PHONY: help env refresh up down status test test-fast test-slow lint format soak chaos bench-metric bench-airflow images lock clean
+.PHONY: help env refresh up down status test test-fast test-slow lint format soak chaos bench-metric bench-startup gpu-check bench-airflow images lock clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,13 @@ bench-metric: env ## What the metric costs, beside ml-goodput-measurement, which
 	@$(PEER)/bin/python tests/benchmarks/goodput_side_by_side.py
 	@$(PEER)/bin/python tests/benchmarks/recorder_cost.py
 	@$(BIN)/python tests/benchmarks/reduce_cost.py
+
+bench-startup: env ## What each startup technique gains, on real attempts, into docs/startup.md (an hour; MINUTES=N stops earlier, and goes on next time)
+	@$(BIN)/python -m tests.benchmarks.startup.bench run $(if $(MINUTES),--minutes $(MINUTES))
+	@$(BIN)/python -m tests.benchmarks.startup.bench report
+
+gpu-check: env ## Kernels, compilation and staging on one GPU, below eight minutes (LOCK=gpu; says so where there is none)
+	@$(BIN)/python tests/gpu/check.py
 
 bench-airflow: env ## 500 specs beside 500 plain DAGs, and the seconds that orchestration adds (needs Debian's postgresql)
 	@$(BIN)/python tests/benchmarks/orchestration_scale.py

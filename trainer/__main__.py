@@ -63,7 +63,6 @@ def train(attempt: Attempt, preemption: PreemptionFlag, hurried: HurriedExit, re
         oversight.begin()
         from trainer.finish import already_anchored, complete, save_and_leave  # imports torch: seconds
         from trainer.loop import LoopEnd
-        from trainer.stages import run_in_sequence
         from trainer.standing import LiveStanding
         from trainer.startup import Startup
 
@@ -74,7 +73,7 @@ def train(attempt: Attempt, preemption: PreemptionFlag, hurried: HurriedExit, re
         return 0
     watchdog = oversight.watchdog
     startup = Startup(attempt, spec, preemption, recorder, watchdog)
-    run_in_sequence(startup.stages(), recorder, watchdog)
+    startup.run()
     oversight.follow(LiveStanding(startup))
     preemption.settle()
     preempted = startup.loop.run() is LoopEnd.PREEMPTED
@@ -89,7 +88,10 @@ def train(attempt: Attempt, preemption: PreemptionFlag, hurried: HurriedExit, re
 def cause_of(error: Exception) -> Cause:
     """Which kind of failure `error` is: the data's, a peer's silence or death, or this program's."""
     from trainer.dpp.errors import DppError
+    from trainer.stages import StageError
 
+    if isinstance(error, StageError):
+        error = error.error
     if isinstance(error, DppError):
         return Cause.DATA
     if not isinstance(error, RuntimeError):  # torch.distributed's are all of that kind

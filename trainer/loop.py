@@ -40,7 +40,7 @@ class LoopEnd(StrEnum):
 
 
 class TrainingLoop:
-    """Trains on every batch of `batches`, in step with the other ranks."""
+    """Trains on every batch of `batches`, in step with the other ranks, padded to `smallest_batch` rows at least."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class TrainingLoop:
         trainee: Trainee,
         batches: Iterator[HostBatch],
         steps: int,
+        smallest_batch: int,
         keys: Sequence[str],
         device: torch.device,
         rank: int,
@@ -64,6 +65,7 @@ class TrainingLoop:
         watchdog: Watchdog,
     ) -> None:
         self._trainee, self._batches, self._steps = trainee, batches, steps
+        self._smallest_batch = smallest_batch
         self._keys, self._device, self._control = keys, device, control
         self._leads = rank == 0
         self._position, self._quality = position, quality
@@ -119,7 +121,8 @@ class TrainingLoop:
             log.info("sample %d, %s: %s", self._position.cursor, scope, quality)
 
     def _train(self, host: HostBatch, facts: StepAgreement) -> None:
-        batch = to_tensors(padded(host, facts.largest, keys=len(self._keys)), self._keys, self._device)
+        rows = max(facts.largest, self._smallest_batch)
+        batch = to_tensors(padded(host, rows, keys=len(self._keys)), self._keys, self._device)
         trained = self._trainee.step(batch)
         self._quality.add(trained.logits, batch.labels)
         self._position.step += 1

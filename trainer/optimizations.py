@@ -24,7 +24,8 @@ class Technique(StrEnum):
     SKIP_STATE_BROADCAST = "skip_state_broadcast"  # IV-A1: no rank sends weights that a checkpoint overwrites next
     FAST_BATCH = "fast_batch"  # IV-A2: compilation starts on a synthetic batch, before there are data
     PARALLEL_INIT = "parallel_init"  # IV-A2: stages that do not need each other run together
-    DYNAMIC_SHAPES = "dynamic_shapes"  # IV-B: mark_dynamic
+    DYNAMIC_SHAPES = "dynamic_shapes"  # IV-B: mark_dynamic on sizes that vary
+    FIXED_BATCH = "fixed_batch"  # not in the paper: the last batch is padded, so that no size varies
     SKIP_MODULES = "skip_modules"  # IV-B: modules named in the spec are left out of tracing
     AUTOTUNE_PRUNING = "autotune_pruning"  # IV-B: committed kernel configurations instead of a search
     STABLE_KEYS = "stable_keys"  # IV-B: cache keys equal across processes, hosts of one type and attempts
@@ -47,6 +48,7 @@ class Optimizations(Section):
     fast_batch: bool | None = None
     parallel_init: bool | None = None
     dynamic_shapes: bool | None = None
+    fixed_batch: bool | None = None
     skip_modules: bool | None = None
     autotune_pruning: bool | None = None
     stable_keys: bool | None = None

@@ -1,7 +1,8 @@
 """Makes the batches of one step equally large on every rank: the exchange of pooled embeddings wants equal shapes.
 
-Shares differ by a row, so at the end of a stream a rank's batch is a row shorter, or empty. The rows added have no ids,
-and their logits are cut off before anything is computed from them.
+Shares differ by a row, so at the end of a stream a rank's batch is a row shorter, or empty. With the technique
+`fixed_batch` every step has the full batch size, the last of a stream too, so that no size varies for the compiler. The
+rows added have no ids, and their logits are cut off before anything is computed from them.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from trainer.spec import Device
 # Longer than ranks may differ in a cold compilation. A dead rank's sockets close, which the others notice at once; this
 # bounds only a silent one.
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
+LONGEST_COMPILATION = timedelta(hours=2)
+"""One rank may find all graphs in its cache and wait for another that compiles them (an hour and more, paper IV-B)."""
 
 
 def choose_device(wanted: Device, place: Rank) -> torch.device:
@@ -39,9 +41,15 @@ def choose_device(wanted: Device, place: Rank) -> torch.device:
 
 @dataclass(frozen=True)
 class ProcessGroups:
-    """`control` is gloo over all ranks, for small facts; the default group moves tensors and is NCCL on GPUs."""
+    """The default group moves tensors and is NCCL on GPUs; the others are gloo over all ranks.
+
+    Attributes:
+        control: small facts.
+        compiling: the ranks' progress in compilation, which may run beside stages that use the others.
+    """
 
     control: dist.ProcessGroup
+    compiling: dist.ProcessGroup
 
     @classmethod
     def create(cls, place: Rank, device: torch.device, *, longest_wait_s: float = 0.0) -> ProcessGroups:
@@ -58,7 +66,10 @@ class ProcessGroups:
             world_size=place.world_size,
             timeout=timeout,
         )
-        return cls(control=dist.new_group(backend="gloo", timeout=timeout))
+        return cls(
+            control=dist.new_group(backend="gloo", timeout=timeout),
+            compiling=dist.new_group(backend="gloo", timeout=max(timeout, LONGEST_COMPILATION)),
+        )
 
     def close(self) -> None:
         """Leave the groups."""

@@ -214,6 +214,18 @@ class RefreshSpec(Section):
                 raise ValueError(f"team {team!r} of a notifier owns nothing here; owners are {sorted(known) or 'none'}")
         return value
 
+    @model_validator(mode="after")
+    def _tuned_for_one_size(self) -> Self:
+        on = self.optimizations.enabled
+        searched = self.compilation.max_autotune and not on(Technique.AUTOTUNE_PRUNING)
+        varies = on(Technique.DYNAMIC_SHAPES) and not on(Technique.FIXED_BATCH)
+        if searched and varies and self.resources.device is not Device.CUDA:
+            raise ValueError(
+                "compilation.max_autotune with autotune_pruning off and dynamic_shapes on: on CPU, code that was tuned "
+                "among all implementations fails at the second batch size; switch one of them, or fixed_batch on"
+            )
+        return self
+
 
 class RunSpec(Section):
     """The resolved spec in the run folder: the refresh with the run's parameters applied, and the run itself."""

@@ -1,7 +1,8 @@
-"""The seven startup stages of the paper (IV-A) by name, with restore and compilation between them, as a graph."""
+"""The seven startup stages of the paper (IV-A), with restore and compilation between them, as a graph."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -24,11 +25,12 @@ from trainer.checkpoint import (
     restore,
 )
 from trainer.compile import tower
-from trainer.compile.attempt_cache import ArtifactPolicy, AttemptCache, cache_attrs
-from trainer.compile.cache import CompileArchive, CompileKey, GraphCacheUse
+from trainer.compile.attempt_cache import AttemptCache, cache_attrs
+from trainer.compile.cache import GraphCacheUse
+from trainer.compile.fast_batch import compile_ahead
 from trainer.compile.watch import COMPILE_SILENCE_S, CompileWatch
 from trainer.determinism import use_deterministic_operations
-from trainer.dpp.batch import sparse_keys, synthetic_batch
+from trainer.dpp.batch import sparse_keys, to_tensors
 from trainer.dpp.cursor import Interval, count, divide, steps_for
 from trainer.dpp.decode import HostBatch
 from trainer.dpp.errors import DppError
@@ -38,15 +40,23 @@ from trainer.loop import TrainingLoop
 from trainer.loss_watch import LossWatch
 from trainer.model import build_model
 from trainer.model.initialization import initialize_tables, table_configs
-from trainer.model.sharding import DenseBuckets, ShardMetadataSource, shard_model
+from trainer.model.sharding import (
+    DenseBuckets,
+    DenseSync,
+    ShardMetadataSource,
+    dense_on,
+    shard_model,
+    sync_dense_state,
+)
 from trainer.model.trainee import Trainee
+from trainer.padding import padded
 from trainer.preemption import PreemptionFlag
 from trainer.progress import Position, ProgressiveQuality
 from trainer.random_states import GeneratorStart
-from trainer.ranks import ProcessGroups, choose_device
+from trainer.ranks import ProcessGroups, StepFacts, agree, choose_device
 from trainer.saving import ProgressSaver
 from trainer.spec import RunSpec, Technique
-from trainer.stages import Stage
+from trainer.stages import Stage, run_in_sequence, run_overlapped
 from trainer.storage import CheckpointPlace
 from trainer.watchdog import Watchdog
 
@@ -75,20 +85,55 @@ class Startup:
         self._checkpoints_at = CheckpointPlace.of(attempt.run_folder, spec.refresh)
         self._resume: Progress | None = None
         self._first: list[HostBatch | DppError] = []
+        self._watch = CompileWatch(recorder, watchdog)
+        fixed = self._on(Technique.FIXED_BATCH)
+        self._smallest_batch = spec.refresh.training.batch_size if fixed else 0
+        varies = self._on(Technique.DYNAMIC_SHAPES) and not fixed
+        self._choice = tower.Choice(
+            shapes=tower.ShapePolicy.MARKED if varies else tower.ShapePolicy.OBSERVED,
+            untraced=spec.refresh.compilation.untraced_modules if self._on(Technique.SKIP_MODULES) else (),
+        )
         self._shares: list[tuple[Interval, ...]] = []
 
+    def run(self) -> None:
+        """All stages, one after the other or overlapped as the spec says.
+
+        Raises:
+            StageError: a stage failed.
+        """
+        self._watch.start()
+        if self._on(Technique.PARALLEL_INIT):
+            run_overlapped(self.stages(), self._recorder, self._watchdog, enter_thread=self._enter_thread)
+            self._prepare_compiler()
+        else:
+            run_in_sequence(self.stages(), self._recorder, self._watchdog)
+
     def stages(self) -> list[Stage]:
-        """The graph: what each stage needs is what may overlap with the others."""
+        """The graph: what each stage needs is what may overlap with the others.
+
+        In sequence they run in this order, which is that of the paper's Figure 2a, and with the fast batch of 2b.
+        """
+        model = Stage(Phase.TRAIN_MODULE, self._build, after=[Phase.DEVICE_INIT], part="model")
+        ahead = self._on(Technique.FAST_BATCH)
+        compiling = Stage(
+            Phase.COMPILE,
+            self._compile_ahead if ahead else self._compile_on_first_batch,
+            # Not beside the model's own creation: the compiler puts torch's generator back to where it was.
+            after=[Phase.PROCESS_GROUP, model.name] if ahead else [Phase.FIRST_BATCH],
+            silence_s=COMPILE_SILENCE_S,
+        )
         return [
             Stage(Phase.DEVICE_INIT, self._device_init),
             Stage(Phase.PROCESS_GROUP, self._process_group, after=[Phase.DEVICE_INIT]),
             Stage(Phase.PREPROCESSING, self._preprocessing),
-            Stage(Phase.TRAIN_MODULE, self._train_module, after=[Phase.PROCESS_GROUP]),
+            model,
+            Stage(Phase.TRAIN_MODULE, self._train_module, after=[Phase.PROCESS_GROUP, model.name]),
             Stage(Phase.PLUGIN_INIT, self._plugin_init, after=[Phase.TRAIN_MODULE]),
             Stage(Phase.CHECKPOINT_RESTORE, self._checkpoint_restore, after=[Phase.PLUGIN_INIT]),
             Stage(Phase.PRE_TRAIN_SETUP, self._pre_train_setup, after=[Phase.CHECKPOINT_RESTORE, Phase.PREPROCESSING]),
-            Stage(Phase.COMPILE, self._compile, after=[Phase.PLUGIN_INIT], silence_s=COMPILE_SILENCE_S),
+            *([compiling] if ahead else []),
             Stage(Phase.FIRST_BATCH, self._first_batch, after=[Phase.PRE_TRAIN_SETUP]),
+            *([] if ahead else [compiling]),
         ]
 
     # -- the stages -----------------------------------------------------------------------------------------------
@@ -115,29 +160,46 @@ class Startup:
         if self._leads:
             self._recorder.point("stream", planned_samples=self.plan.train_rows)
 
+    def _build(self, span: Span) -> None:
+        """The model, its tables without storage yet, its other parts ready to be compiled."""
+        self._model = dense_on(build_model(self.spec), self.device)
+        self._tables = table_configs(self._model)
+        self._forwards = tower.install(self._model, self._choice)
+        span.note(tables=len(self._tables), compiled_parts=len(self._forwards))
+
     def _train_module(self, span: Span) -> None:
-        model = build_model(self.spec)
-        self._tables = table_configs(model)
         deterministic = self.spec.training.deterministic
         cached = self._on(Technique.PLAN_CACHE) or deterministic  # another search may find another plan
+        sync = self._dense_sync()
         sharded = shard_model(
-            model,
+            self._model,
             device=self.device,
             sparse_learning_rate=self.spec.training.sparse_learning_rate,
             local_world_size=self._place.local_world_size,
             plan_folder=self._attempt.run_folder.compile_cache_dir if cached else None,
             metadata=ShardMetadataSource.PLAN if self._on(Technique.LOCAL_METADATA) else ShardMetadataSource.GATHERED,
             dense_buckets=DenseBuckets.FIXED if deterministic else DenseBuckets.REBUILT,
+            dense_sync=sync,
         )
         self.trainee = Trainee(
             sharded.dmp,
             dense_learning_rate=self.spec.training.dense_learning_rate,
             warmup_steps=self.spec.training.warmup_steps,
         )
-        span.note(tables=len(self._tables), plan=sharded.plan_origin)
+        self._synced = sync is DenseSync.BROADCAST
+        span.note(plan=sharded.plan_origin, dense_sync=sync)
+
+    def _dense_sync(self) -> DenseSync:
+        """Whether dense weights are sent round, as rank 0 sees it: not where a checkpoint is loaded over them next."""
+        if not self._on(Technique.SKIP_STATE_BROADCAST):
+            return DenseSync.BROADCAST
+        loads = self._run.run.warm_start is not None or newest_complete(self._checkpoints_at.checkpoints) is not None
+        told = [loads]
+        dist.broadcast_object_list(told, src=0)
+        return DenseSync.SKIPPED if told[0] else DenseSync.BROADCAST
 
     def _plugin_init(self, span: Span) -> None:
-        """Checkpoints, metrics, and the watch over compilations."""
+        """Checkpoints and metrics."""
         mode = CheckpointMode.ASYNC if self._on(Technique.ASYNC_CHECKPOINT) else CheckpointMode.SYNC
         window = self._run.run.window
         self.saver = ProgressSaver(
@@ -158,8 +220,6 @@ class Startup:
             on_failure=self.spec.checkpoint.on_failure,
             patience_s=self.spec.checkpoint.commit_timeout_s + self.spec.resources.hang_timeout_s,
         )
-        self._watch = CompileWatch(self._recorder, self._watchdog)
-        self._watch.start()
         span.note(checkpoint_mode=mode)
 
     def _checkpoint_restore(self, span: Span) -> None:
@@ -176,6 +236,8 @@ class Startup:
             if self._leads:
                 self._recorder.point("warm_start", anchor=warm_start.anchor, run=warm_start.run)
         else:
+            if not self._synced:  # the checkpoint that was there turned out to be damaged
+                sync_dense_state(self.trainee.dmp)
             initialize_tables(state["model"], self._tables, seed=self.spec.training.seed)
             span.note(source="seed")
 
@@ -196,6 +258,7 @@ class Startup:
             trainee=self.trainee,
             batches=self._batches(),
             steps=self._steps,
+            smallest_batch=self._smallest_batch,
             keys=sparse_keys(self.spec),
             device=self.device,
             rank=self._place.rank,
@@ -219,24 +282,40 @@ class Startup:
         )
         span.note(steps=self._steps, step=self.position.step, cursor=self.position.cursor)
 
-    def _compile(self, span: Span) -> None:
-        """Forward and backward of all that is compiled, on a synthetic batch of the training batch's size."""
+    def _compile_ahead(self, span: Span) -> None:
+        """On the fast batch, before anything is known of the data: also where no step turns out to be left."""
+        with self._compiling(span):
+            compile_ahead(self.spec, self._choice, self.device)
+
+    def _compile_on_first_batch(self, span: Span) -> None:
+        """On the first real batch, which the loop then trains on; every rank compiles, whatever its own batch."""
         if not self._steps:
             return
-        self._compile_cache.prepare()
+        first = self._first[0]
+        rows, failed = (0, 1) if isinstance(first, DppError) else (first.rows, 0)
+        facts = agree(StepFacts(rows=rows, data_failed=failed), self.groups.compiling)
+        if facts.data_failed or isinstance(first, DppError):  # the loop tells all ranks of it
+            return
+        keys = sparse_keys(self.spec)
+        with self._compiling(span):
+            rows = max(2, facts.largest, self._smallest_batch)
+            batch = to_tensors(padded(first, rows, keys=len(keys)), keys, self.device)
+            tower.compile_now(self.trainee.dmp.module, self._forwards, batch.dense, batch.sparse)
+
+    @contextlib.contextmanager
+    def _compiling(self, span: Span) -> Iterator[None]:
+        """Into the cache of this attempt, which one rank of a node fills and one rank of all keeps. Collective."""
+        self._prepare_compiler()
         lookup = self._compile_cache.fill() if self._place.local_rank == 0 else None
-        dist.barrier(group=self.groups.control)
-        shapes = tower.ShapePolicy.MARKED if self._on(Technique.DYNAMIC_SHAPES) else tower.ShapePolicy.OBSERVED
-        model = self.trainee.dmp.module
-        forwards = tower.install(model, shapes=shapes)
-        batch = synthetic_batch(self.spec, max(2, self.spec.training.batch_size), self.spec.training.seed, self.device)
-        tower.compile_now(model, forwards, batch.dense, batch.sparse)
+        dist.barrier(group=self.groups.compiling)
+        yield
         used = GraphCacheUse.so_far()
-        span.note(compilations=self._watch.compilations, shapes=shapes, **asdict(used))
-        dist.barrier(group=self.groups.control)  # other ranks may still write the folder that rank 0 archives
+        span.note(compilations=self._watch.compilations, shapes=self._choice.shapes, **asdict(used))
+        dist.barrier(group=self.groups.compiling)  # other ranks may still write the folder that rank 0 archives
         if self._leads:
             archived = self._compile_cache.keep(used)
-            self._recorder.point("compile_cache", **cache_attrs(lookup, used, archived))
+            changed = self._compile_cache.missed(lookup, used)
+            self._recorder.point("compile_cache", **cache_attrs(lookup, used, archived, changed))
 
     def _first_batch(self, span: Span) -> None:
         """The loop's first; data that failed are left to the loop, which tells all ranks of it at once."""
@@ -307,12 +386,23 @@ class Startup:
             yield first
         yield from self.reader
 
+    def _enter_thread(self) -> None:
+        """The device, which torch keeps for each thread."""
+        device: torch.device | None = getattr(self, "device", None)
+        if device is not None and device.type == "cuda":  # None: the stage that finds it has only begun
+            torch.cuda.set_device(device)
+
+    def _prepare_compiler(self) -> None:
+        """The compiler's settings, which torch keeps for each thread: the loop's must have what was compiled with."""
+        tower.one_graph_inside_ddp()
+        self._compile_cache.prepare()
+
     @cached_property
     def _compile_cache(self) -> AttemptCache:
-        kept = self._on(Technique.ARTIFACT_CACHE)
-        return AttemptCache(
+        return AttemptCache.of(
+            self.spec,
+            self._attempt.run_folder,
             folder=self._attempt.local_folder / f"compile-a{self._attempt.number}",
-            archive=CompileArchive(self._attempt.run_folder.compile_cache_dir),
-            key=CompileKey.of(self.spec, device=self.device.type),
-            policy=ArtifactPolicy.ARCHIVED if kept else ArtifactPolicy.DISCARDED,
+            device=self.device.type,
+            threads=self._place.threads,
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ett_reports.events import Phase
@@ -69,9 +70,9 @@ class Hang:
         return f"{what} for {self.silent_s:.1f} s, where {self.limit_s:.1f} s are allowed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Watched:
-    """What the rank is doing, since when (monotonic seconds), and how long it asked to be left alone."""
+    """What a thread of the rank is doing, since when (monotonic seconds), and how long it asked to be left alone."""
 
     phase: Phase
     since: float
@@ -79,7 +80,7 @@ class _Watched:
 
 
 class Watchdog:
-    """Told by the rank's own thread where it is; looks from a thread of its own how long it has been there.
+    """Told by the rank's own threads where they are; looks from a thread of its own how long they have been there.
 
     While a phase may last longer than `stage_s`, the watchdog gives signs of life on the rank's behalf: to the
     launcher, which knows `stage_s` alone, silence means that not even this thread runs. A stretch in which this thread
@@ -93,6 +94,8 @@ class Watchdog:
     def __init__(self, limits: HangLimits, *, on_hang: Callable[[Hang], None], alive: Callable[[], None]) -> None:
         self._limits, self._on_hang, self._alive = limits, on_hang, alive
         self._watched = _Watched(Phase.LAUNCHER_INIT, time.monotonic())
+        self._beside: tuple[_Watched, ...] = ()
+        self._changing = threading.Lock()
         self._steps_s: list[float] = []
         self._next = 0
         self._stopped = threading.Event()
@@ -108,12 +111,30 @@ class Watchdog:
 
     @property
     def phase(self) -> Phase:
-        """Where the rank is; `Phase.STEP` in the loop."""
-        return self._watched.phase
+        """Where the rank is; `Phase.STEP` in the loop; of stages that run together the one that began first."""
+        beside = self._beside
+        return beside[0].phase if beside else self._watched.phase
 
     def entered(self, phase: Phase, silence_s: float = 0.0) -> None:
         """A phase begins that may show no progress for `silence_s` seconds, or a stage's limit if that is longer."""
         self._watched = _Watched(phase, time.monotonic(), silence_s)
+
+    @contextmanager
+    def watching(self, phase: Phase, silence_s: float = 0.0) -> Iterator[None]:
+        """A stage that runs beside others, each with its own limit; any thread may call this.
+
+        While there are such stages, and for as long after the last of them as a stage may take, the rank is not asked
+        for other signs of progress.
+        """
+        watched = _Watched(phase, time.monotonic(), silence_s)
+        with self._changing:
+            self._beside = (*self._beside, watched)
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._beside = tuple(other for other in self._beside if other is not watched)
+                self._watched = _Watched(phase, time.monotonic())
 
     def stepped(self) -> None:
         """A step has ended, and the next one begins. Costs a microsecond.
@@ -136,20 +157,26 @@ class Watchdog:
 
     def _watch(self) -> None:
         every = self._limits.look_every_s
-        seen, looked, not_counted = self._watched, time.monotonic(), 0.0
+        looked = time.monotonic()
+        not_counted: dict[_Watched, float] = {}
         while not self._stopped.wait(every):
-            watched, now = self._watched, time.monotonic()
-            if watched is not seen:
-                seen, not_counted = watched, 0.0
+            all_watched, now = self._beside or (self._watched,), time.monotonic()
+            not_counted = {watched: not_counted.get(watched, 0.0) for watched in all_watched}
             if now - looked > every + STOPPED_S:
-                not_counted += min(now - looked, now - watched.since)
+                for watched in all_watched:
+                    not_counted[watched] += min(now - looked, now - watched.since)
             looked = now
-            silent_s, limit_s = now - watched.since - not_counted, self._limit(watched)
-            if silent_s >= limit_s and self._watched is watched:
-                self._on_hang(Hang(phase=watched.phase, silent_s=silent_s, limit_s=limit_s))
-                return
-            if limit_s > self._limits.stage_s:
+            for watched in all_watched:
+                silent_s, limit_s = now - watched.since - not_counted[watched], self._limit(watched)
+                if silent_s >= limit_s and self._is_still(watched):
+                    self._on_hang(Hang(phase=watched.phase, silent_s=silent_s, limit_s=limit_s))
+                    return
+            if max(self._limit(watched) for watched in all_watched) > self._limits.stage_s:
                 self._alive()
+
+    def _is_still(self, watched: _Watched) -> bool:
+        beside = self._beside
+        return watched in beside if beside else watched is self._watched
 
     def _limit(self, watched: _Watched) -> float:
         if watched.phase is Phase.STEP:

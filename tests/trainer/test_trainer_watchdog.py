@@ -197,3 +197,25 @@ def test_what_is_no_rank_s_silence_is_the_program_s_fault():
 
     assert cause_of(RuntimeError("size mismatch")) is Cause.APPLICATION
     assert cause_of(TimeoutError("timed out")) is Cause.APPLICATION
+
+
+def test_a_stage_that_hangs_beside_one_that_may_take_long_is_found_by_its_own_limit():
+    observer = Observer()
+    with (
+        observer.watching(stage_s=0.5) as watchdog,
+        watchdog.watching(Phase.COMPILE, silence_s=3600.0),
+        watchdog.watching(Phase.TRAIN_MODULE),
+    ):
+        assert watchdog.phase is Phase.COMPILE
+        hang = observer.found()
+    assert (hang.phase, hang.limit_s) == (Phase.TRAIN_MODULE, 0.5)
+
+
+def test_a_stage_that_has_ended_is_not_watched_while_others_go_on():
+    observer = Observer()
+    with observer.watching(stage_s=0.3) as watchdog, watchdog.watching(Phase.COMPILE, silence_s=3600.0):
+        with watchdog.watching(Phase.TRAIN_MODULE):
+            pass
+        time.sleep(1.0)
+        assert watchdog.phase is Phase.COMPILE
+    assert not observer.hung.is_set()

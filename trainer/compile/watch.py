@@ -7,15 +7,17 @@ import time
 
 import torch._dynamo
 from torch._dynamo.callback import CallbackArgs, callback_handler
+from torch._dynamo.utils import get_metrics_context
 
 from ett_reports.events import Phase
 from ett_reports.recorder import Recorder
+from trainer.ranks import LONGEST_COMPILATION
 from trainer.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
 
-COMPILE_SILENCE_S = 2 * 3600.0
+COMPILE_SILENCE_S = LONGEST_COMPILATION.total_seconds()
 """Compiling one large graph takes an hour and more inside a single call (paper IV-B), which is no hang."""
 
 
@@ -30,6 +32,7 @@ class CompileWatch:
         self._recorder, self._watchdog = recorder, watchdog
         self._in_loop = False
         self._start_ns = 0
+        self._reason = ""
         self.compilations = 0
         self.recompilations = 0
 
@@ -49,6 +52,7 @@ class CompileWatch:
 
     def _started(self, _: CallbackArgs) -> None:
         self._start_ns = time.monotonic_ns()
+        self._reason = recompile_reason()
         if self._in_loop:  # until the step ends: the step's own limit would take it for a hang
             self._watchdog.entered(Phase.RECOMPILE, COMPILE_SILENCE_S)
 
@@ -59,17 +63,30 @@ class CompileWatch:
             self.recompilations += 1
             trigger = args.callback_trigger.name.lower()
             self._recorder.record_span(
-                Phase.RECOMPILE, self._start_ns, time.monotonic_ns(), compile_id=compile_id, trigger=trigger
+                Phase.RECOMPILE,
+                self._start_ns,
+                time.monotonic_ns(),
+                compile_id=compile_id,
+                trigger=trigger,
+                reason=self._reason,
             )
+            log.warning("compiled again in the loop (%s): %s", compile_id, self._reason or trigger)
         limit = torch._dynamo.config.recompile_limit
         if reaches_limit(compile_id, limit=limit):
-            self._recorder.point("recompile_limit", compile_id=compile_id, limit=limit)
+            self._recorder.point("recompile_limit", compile_id=compile_id, limit=limit, reason=self._reason)
             log.warning(
                 "compilation %s is the last that the recompile limit of %d allows for its code: from the next shape "
-                "on that runs eagerly; switch dynamic_shapes on, or mark what varies",
+                "on that runs eagerly; switch dynamic_shapes on, or mark what varies. Last reason: %s",
                 compile_id,
                 limit,
+                self._reason or "not known",
             )
+
+
+def recompile_reason() -> str:
+    """Which guard failed, of the compilation that runs on this thread; empty for a first one and for backwards."""
+    held: dict[str, object] = getattr(get_metrics_context(), "_metrics", {})  # nothing public has it before the end
+    return str(held.get("recompile_reason") or "")[:500]
 
 
 def reaches_limit(compile_id: str, *, limit: int) -> bool:
