@@ -2,6 +2,7 @@
 SHELL  := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 LOCK   ?= cpu
+MINUTES ?= 60
 SPEC   ?= dags/refreshes/completejourney.yaml
 VENV   := $(CURDIR)/.venv
 BIN    := $(VENV)/bin
@@ -10,12 +11,13 @@ READY  := $(VENV)/.locked-$(LOCK)
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins
 export ETT_HOME   ?= $(CURDIR)/.ett
 PEER   := $(ETT_HOME)/ml-goodput-measurement
+TRITON := $(ETT_HOME)/triton
 
 .DEFAULT_GOAL := help
-.PHONY: help env refresh up down status test test-fast test-slow lint format soak chaos bench-metric bench-startup gpu-check bench-airflow images lock clean
+.PHONY: help env refresh up down status test test-fast test-slow test-triton lint format soak chaos bench-metric bench-startup gpu-check bench-airflow images lock clean
 
 help: ## List the commands
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY) ## Make .venv from the lock (LOCK=cpu or gpu)
 
@@ -40,7 +42,7 @@ down: ## Stop Airflow and every job that it started
 status: env ## What is running
 	@$(BIN)/python -m ett_airflow.stack status
 
-test: lint test-fast test-slow ## All that CI runs
+test: lint test-fast test-triton test-slow ## All that CI runs
 
 lint: env ## Style, types, package directions, refresh specs
 	@$(BIN)/ruff check .
@@ -59,6 +61,11 @@ test-fast: env ## The default tier: under three minutes
 test-slow: env ## Real Airflow, real trainer processes, faults, the browser
 	@$(BIN)/pytest -n 2 --dist loadgroup -m "(integration or browser or chaos) and not soak" --durations=25
 
+# Triton stays out of the environment: the compiler asks whether the package is there, and writes other code for a CPU then.
+test-triton: env ## The GPU's kernels in Triton's interpreter and compiler, without a GPU (fetches Triton)
+	@test -d $(TRITON)/triton || $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(TRITON) "$$(grep '^triton==' requirements/gpu.txt)"
+	@ETT_TRITON=$(TRITON) $(BIN)/pytest -m integration tests/trainer/test_triton_interaction.py
+
 chaos: env ## Every injected fault, the whole matrix included, and the table in docs/recovery.md (an hour)
 	@$(BIN)/pytest -m chaos --durations=15
 	@$(BIN)/python tests/chaos/table.py
@@ -72,8 +79,10 @@ bench-metric: env ## What the metric costs, beside ml-goodput-measurement, which
 	@$(PEER)/bin/python tests/benchmarks/recorder_cost.py
 	@$(BIN)/python tests/benchmarks/reduce_cost.py
 
-bench-startup: env ## What each startup technique gains, on real attempts, into docs/startup.md (an hour; MINUTES=N stops earlier, and goes on next time)
-	@$(BIN)/python -m tests.benchmarks.startup.bench run $(if $(MINUTES),--minutes $(MINUTES))
+bench-startup: env ## What each startup technique gains, on real attempts, into docs/startup.md (MINUTES=60; again: goes on)
+	@mkdir -p $(ETT_HOME)/bench-startup
+	@$(BIN)/python -m tests.benchmarks.startup.collectives_at_scale > $(ETT_HOME)/bench-startup/collectives.md
+	@$(BIN)/python -m tests.benchmarks.startup.bench run --minutes $(MINUTES)
 	@$(BIN)/python -m tests.benchmarks.startup.bench report
 
 gpu-check: env ## Kernels, compilation and staging on one GPU, below eight minutes (LOCK=gpu; says so where there is none)

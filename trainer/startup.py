@@ -36,6 +36,7 @@ from trainer.dpp.decode import HostBatch
 from trainer.dpp.errors import DppError
 from trainer.dpp.plan import ReadPlan
 from trainer.dpp.reader import PartitionReader
+from trainer.kernels import ConfigSource, use_configs
 from trainer.loop import TrainingLoop
 from trainer.loss_watch import LossWatch
 from trainer.model import build_model
@@ -165,7 +166,7 @@ class Startup:
         self._model = dense_on(build_model(self.spec), self.device)
         self._tables = table_configs(self._model)
         self._forwards = tower.install(self._model, self._choice)
-        span.note(tables=len(self._tables), compiled_parts=len(self._forwards))
+        span.note(compiled_parts=len(self._forwards))
 
     def _train_module(self, span: Span) -> None:
         deterministic = self.spec.training.deterministic
@@ -187,7 +188,7 @@ class Startup:
             warmup_steps=self.spec.training.warmup_steps,
         )
         self._synced = sync is DenseSync.BROADCAST
-        span.note(plan=sharded.plan_origin, dense_sync=sync)
+        span.note(tables=len(self._tables), plan=sharded.plan_origin, dense_sync=sync)
 
     def _dense_sync(self) -> DenseSync:
         """Whether dense weights are sent round, as rank 0 sees it: not where a checkpoint is loaded over them next."""
@@ -395,6 +396,8 @@ class Startup:
     def _prepare_compiler(self) -> None:
         """The compiler's settings, which torch keeps for each thread: the loop's must have what was compiled with."""
         tower.one_graph_inside_ddp()
+        pruned = self._on(Technique.AUTOTUNE_PRUNING)
+        use_configs(ConfigSource.COMMITTED if pruned else ConfigSource.SEARCHED)
         self._compile_cache.prepare()
 
     @cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Callable
 from enum import StrEnum
 
 from torch._inductor import config as inductor
@@ -11,6 +12,8 @@ from torch._inductor import cpu_vec_isa
 
 from trainer.compile.key import cpu_type, versions
 from trainer.compile.place import ArchivePlace
+
+_BUILDS = cpu_vec_isa.VecISA.check_build
 
 
 class VectorSupport(StrEnum):
@@ -31,8 +34,23 @@ def probed() -> VectorSupport:
 
 def _found(*, take_as_reported: bool | None) -> list[str]:
     """Torch's answer, past its memory of an earlier one."""
-    with inductor.patch({"cpp.vec_isa_ok": take_as_reported}):
-        return [str(isa) for isa in cpu_vec_isa.valid_vec_isa_list.__wrapped__()]
+    answer = cpu_vec_isa.VecISA.check_build
+    _ask(_granted if take_as_reported else _BUILDS)
+    try:
+        with inductor.patch({"cpp.vec_isa_ok": take_as_reported}):
+            return [str(isa) for isa in cpu_vec_isa.valid_vec_isa_list.__wrapped__()]
+    finally:
+        _ask(answer)
+
+
+def _ask(check: Callable[[cpu_vec_isa.VecISA, str], bool]) -> None:
+    """Have torch learn from `check` whether an instruction set's test program builds and runs."""
+    cpu_vec_isa.VecISA.check_build = check  # type: ignore[method-assign,assignment]
+
+
+def _granted(_: cpu_vec_isa.VecISA, code: str) -> bool:
+    """An extension of an instruction set is there: torch builds a test program for each, whatever `vec_isa_ok` says."""
+    return True
 
 
 def remembered_or_probed(place: ArchivePlace) -> VectorSupport:
@@ -53,6 +71,7 @@ def remembered_or_probed(place: ArchivePlace) -> VectorSupport:
 def take(support: VectorSupport) -> None:
     """Have Inductor go by `support`. It is part of Inductor's key: call it in cold and warm starts alike."""
     inductor.cpp.vec_isa_ok = {VectorSupport.ALL: True, VectorSupport.SOME: None, VectorSupport.NONE: False}[support]
+    _ask(_granted if support is VectorSupport.ALL else _BUILDS)
 
 
 def _host_digest() -> str:
