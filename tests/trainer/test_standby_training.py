@@ -16,7 +16,6 @@ from training_job import Job
 from ett_reports.events import Cause
 from ett_reports.flight_recorder import read_flight
 from ett_reports.reader import read_log
-from trainer.checkpoint import newest_complete
 from trainer.launch import JobHandle, JobKey, JobRequest, JobState, JobStatus
 from trainer.launch.__main__ import main as terminal
 from trainer.launch.job_folder import JobFolder
@@ -93,9 +92,8 @@ def test_a_warm_job_has_the_bits_of_a_cold_one(new_job: JobFactory, ranks: int) 
         assert status.state is JobState.SUCCEEDED, "\n".join(LocalLauncher().logs(handle, last=40))
     cold, warm = jobs
     assert (starts(cold), starts(warm)) == (["cold"], ["warm"])
-    saved = [newest_complete(job.folder.checkpoints_dir) for job in jobs]
-    assert saved[0] and saved[1] and saved[0].cursor == saved[1].cursor == cold.planned
-    assert differing(saved[0].path, saved[1].path) == []
+    assert cold.points("completed") == warm.points("completed") == [{"cursor": cold.planned}]
+    assert differing(cold.folder.anchor_dir, warm.folder.anchor_dir) == []
     assert cold.quality("progressive") == warm.quality("progressive")
     assert cold.points("metrics") == warm.points("metrics")
 
