@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException as AnyHTTPException
 
+from ett_airflow.descendants import why_stale
 from ett_airflow.outcome import TASKS
 from ett_airflow.ui.access import MAY_READ_RUN, MAY_READ_TASK, ReadableDagIds
 from ett_airflow.ui.addresses import NoSuchRunError, folder_named, run_address, task_address
@@ -75,8 +76,9 @@ async def run_page(shown: Shown) -> HTMLResponse:
         report, figures = await shown.ask(View.REPORT), Answer()
     else:
         report, figures = await asyncio.gather(shown.ask(View.REPORT), shown.ask(View.FIGURES))
-    title = f"{shown.record.run_id}: ETT"
-    return page("run.html.j2", title=title, figures=figures, **_report_values(shown, report), **shown.place())
+    stale = await asyncio.to_thread(why_stale, shown.folder)
+    values = {"figures": figures, "stale": stale, **_report_values(shown, report), **shown.place()}
+    return page("run.html.j2", title=f"{shown.record.run_id}: ETT", **values)
 
 
 @app.get("/figures", dependencies=MAY_READ_RUN)

@@ -12,6 +12,7 @@ from ett_reports.events import Point
 from tests.ett_reports.story import Story
 from tests.plugins.conftest import wait_until
 from tests.plugins.ui.site import DAY, TASKS, Site, begun, publish, words_of
+from trainer.run_folder import RunFolder
 
 HOSTILE = "</section><script>alert(1)</script><img src=x onerror=alert(2)>\u202egnp"
 
@@ -28,6 +29,17 @@ def test_an_ended_run_shows_its_report_and_does_not_move(site: Site) -> None:
     assert 'id="breach-pt2_compile"' in answer.text
     assert "data-figures" not in answer.text
     assert [task for task in TASKS if f"task_id={task}" not in answer.text] == []
+
+
+def test_a_run_whose_days_before_it_were_trained_again_says_that_it_is_stale(site: Site) -> None:
+    site.refresh("shop")
+    site.trained("shop", "one")
+    assert "Stale" not in words_of(site.get("run", dag_id="shop", run_id="one").text)
+    mark = {"version": 1, "built_on": ["zero"], "replaced_by": "zero.again2<b>", "at_unix_ns": 1}
+    (RunFolder.of("shop", "one").root / "stale.json").write_text(json.dumps(mark))
+    page = site.get("run", dag_id="shop", run_id="one").text
+    assert "Stale: this run was built on zero, whose days run zero.again2<b> has trained again" in words_of(page)
+    assert "again2<b>" not in page
 
 
 def test_a_run_that_trains_moves_without_its_page_being_loaded_again(site: Site) -> None:
