@@ -81,7 +81,7 @@ def starts(job: Job) -> list[str]:
     return [str(point.attrs["start"]) for point in sorted(launched, key=lambda point: point.wall_ns or 0)]
 
 
-@pytest.mark.parametrize("ranks", [2, 1])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_warm_job_has_the_bits_of_a_cold_one(new_job: JobFactory, ranks: int) -> None:
     """One rank has all cores, so that it counts whether warm threads add up as cold ones do."""
     sections = {**NOISY, "resources": {"ranks": ranks, "device": "cpu"}}

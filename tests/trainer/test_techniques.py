@@ -79,6 +79,13 @@ def test_nothing_is_compiled_in_the_loop_with_all_on_and_much_of_it_with_all_off
     assert "size mismatch" in str(dict(spans[0].attrs)["reason"])
 
 
+def test_with_all_off_it_trains_every_row_and_keeps_nothing_that_was_compiled(all_off: Job) -> None:
+    assert all_off.cursors(attempt=1)[-1] == all_off.planned
+    (cache,) = all_off.points("compile_cache")
+    assert cache["archived_bytes"] == 0
+    assert "hit" not in cache
+
+
 def test_stages_overlap_with_all_on_and_follow_each_other_with_all_off(all_on: Job, all_off: Job) -> None:
     def spans(job: Job) -> dict[Phase, tuple[int, int]]:
         (process,) = [each for each in log_of(job).processes if each.identity.rank == 0]

@@ -189,19 +189,6 @@ def test_a_save_that_fails_ends_all_ranks_where_the_spec_says_so(new_job: JobFac
     assert job.cursors(attempt=1)[-1] < job.planned
 
 
-def test_with_every_technique_off_it_still_trains_and_recompiles_in_the_loop(new_job: JobFactory) -> None:
-    job = new_job("baseline", optimizations={"preset": "baseline"}, checkpoint=OFTEN, training={"batch_size": 30})
-    assert -(-job.planned // 2) % 30 > 1  # a last batch of another size, and not so small that it runs eagerly
-    assert job.run() == [0, 0], job.log()
-    phases = job.phases(attempt=1)
-    assert phases["compile"] > 0
-    assert phases["recompile"] > 0  # the last batch is smaller, and nothing told the compiler that sizes vary
-    assert job.cursors(attempt=1)[-1] == job.planned
-    cache = job.points("compile_cache")[0]
-    assert cache["archived_bytes"] == 0
-    assert "hit" not in cache
-
-
 def test_a_later_run_takes_compiled_code_and_plan_from_the_refresh(new_job: JobFactory, whole: Job) -> None:
     job = new_job("again", days=(5, 6))
     assert job.run() == [0, 0], job.log()
