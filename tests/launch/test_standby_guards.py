@@ -23,6 +23,8 @@ from trainer.standby.messages import Kind, MessageError, receive, send
 from trainer.standby.place import PlaceError, Record, StandbyPlace, check_peer
 from trainer.standby.preload import UnsafeForkError, check_forkable
 
+pytestmark = pytest.mark.integration
+
 IDLE_S = 60.0
 
 
@@ -99,7 +101,6 @@ def test_a_standby_whose_socket_was_removed_leaves(jobs) -> None:
     assert succeed(jobs, 2) == ("warm", None)
 
 
-@pytest.mark.integration
 def test_a_standby_that_does_not_answer_is_ended(jobs) -> None:
     succeed(jobs)
     first = standby()
@@ -169,7 +170,6 @@ def test_a_process_with_threads_is_not_forked() -> None:
         thread.join()
 
 
-@pytest.mark.integration
 def test_what_the_trainer_imports_ahead_leaves_one_thread() -> None:
     script = (
         "from trainer.standby.preload import *; preload(modules_for('trainer')); check_forkable(); "
