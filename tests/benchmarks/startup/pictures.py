@@ -112,12 +112,17 @@ def _bar(bar: Bar, names, top: int, place) -> Iterator[str]:  # type: ignore[no-
 
 
 def cumulative_picture(results: Sequence[Result]) -> str | None:
-    """Seconds to the first step by what they went to, one technique after the other; None without runs."""
+    """Seconds to the first step by what they went to, one technique after the other; None without runs.
+
+    Where arms before one are not measured, its bar is named by all that is on.
+    """
     bars = []
+    without_gap = True
     for arm in arms.cumulative().arms:
         found = median_of(runs_of(results, arm.cell, "tts_s"))
+        without_gap = without_gap and found is not None
         if found is not None:
-            label = arm.label.replace("`", "")
+            label = arm.label.replace("`", "") if without_gap else f"on: {arms.written(arm.cell.on)}"
             bars.append(Bar(name=label, parts=_parts(results, arm.cell, found.value), interval=found))
     if not bars:
         return None

@@ -106,12 +106,16 @@ def _goals(results: Sequence[Result]) -> str:
 
 
 def _full(results: Sequence[Result], experiment: Experiment) -> str:
-    """Every measure of every arm, with the ratios of TTS and of the steady step."""
+    """Every measure of every arm, with the ratios of TTS and of the steady step; arms without runs say so."""
     base = experiment.baseline
     headings = [name for _, name in (*_TIMES, *_MORE)]
     head = ["", *headings, "step ms", f"of {base.label}", "", "step"]
     rows = []
-    for arm in _measured(results, experiment):
+    measured = _measured(results, experiment)
+    for arm in experiment.arms:
+        if arm not in measured:
+            rows.append((arm.label, "not measured yet", *[NOTHING] * (len(head) - 2)))
+            continue
         cells = [_seconds(median_of(runs_of(results, arm.cell, measure))) for measure, _ in (*_TIMES, *_MORE)]
         step = median_of(runs_of(results, arm.cell, "step_s"))
         tts, steady = (_against(results, arm, base, measure) for measure in ("tts_s", "step_s"))
