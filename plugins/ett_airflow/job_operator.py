@@ -125,6 +125,8 @@ class JobOperator(StampedOperator):
     until = Until.ENDED
     live_figures = False
     """Whether the job's progress and ETT% so far are shown while it is followed."""
+    moments = 1
+    """How many times `MOMENTS_S` the task waits by itself, in a worker's slot: more where jobs take seconds."""
 
     def __init__(self, *, poll_s: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -176,7 +178,7 @@ class JobOperator(StampedOperator):
     def follow(self, run: TaskRun, handle: JobHandle, status: JobStatus, *, own: bool) -> Any:
         """Wait in the triggerer, unless the wait is over within moments."""
         self._followed = handle
-        give_up = time.monotonic() + MOMENTS_S
+        give_up = time.monotonic() + self.moments * MOMENTS_S
         while not reached(status, self.until) and time.monotonic() < give_up:
             time.sleep(min(self.poll_s, 0.2))
             status = run.launcher.describe(handle)

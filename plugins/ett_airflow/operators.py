@@ -60,6 +60,8 @@ class CheckSchemaOperator(_InTurn):
     here too, with nothing wrong: the rest is skipped.
     """
 
+    moments = 3
+
     def __init__(self, *, spec_path: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.spec_path = spec_path
@@ -263,6 +265,8 @@ class PublishOperator(JobOperator):
     Its outlet is the refresh's live snapshot, an asset that other DAGs can be scheduled on: an event tells of a version
     that went live, so none comes of a trial, nor of an old day that was trained again.
     """
+
+    moments = 3
 
     def __init__(self, *, snapshot: Asset | None = None, **kwargs: Any) -> None:
         super().__init__(outlets=[snapshot] if snapshot else [], **kwargs)

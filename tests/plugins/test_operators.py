@@ -129,6 +129,17 @@ def try_once(task: Any, folder: RunFolder, job: str = "train", **context: Any) -
     return resumed(task, deferral, ended(folder, job), **context)
 
 
+def test_a_short_job_is_waited_for_without_a_deferral(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deferral costs two seconds and more; training, which takes long, is deferred after the first moment."""
+    monkeypatch.setattr(job_operator, "MOMENTS_S", 0.01)
+    monkeypatch.setattr(Publish, "moments", 100 * 60)
+    publish = operator(Publish, "*:1:1")
+    with pytest.raises(JobFailedError, match="publish: attempt 1 failed"):
+        publish.execute(context=context_of())
+    deferred(operator(Train, "*:1:0"))
+    assert PublishOperator.moments == CheckSchemaOperator.moments > TrainOperator.moments
+
+
 def stamps(folder: RunFolder, task: str) -> list[str]:
     points = [
         (process.pairs[0][0] - process.pairs[0][1] + point.mono_ns if point.wall_ns is None else point.wall_ns, point)
