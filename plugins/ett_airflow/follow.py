@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from airflow.configuration import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from ett_airflow.job_log import JobLog
@@ -32,8 +33,12 @@ PATIENCE_S = 120.0
 
 ANSWER_S = 10.0
 """How long a triggerer waits for Airflow's answer before it cancels a job; Airflow grants `on_kill` 30 s in all."""
-SHORTEST_S = 3.0
-"""The trigger does not fire sooner than this after its start, for the reason given at `job_operator.MOMENTS_S`."""
+SHORTEST_S = conf.getint("workers", "min_heartbeat_interval", fallback=5) + 2.0
+"""The trigger does not fire sooner than this after its start.
+
+Whoever runs a task notices that its process has ended by the next heartbeat, up to 5 s late by Airflow's default. A
+task that goes on before that is taken for one that died (Airflow 3.3).
+"""
 
 _HOPELESS = (ForeignHostError, JobNotFoundError, UnknownSchedulerError)
 

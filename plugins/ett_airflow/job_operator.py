@@ -29,8 +29,7 @@ from trainer.run_folder import RunFolder
 from trainer.spec import RunSpec, SpecError, load_run_spec
 
 MOMENTS_S = 3.0
-"""How long a task waits by itself before it defers. A deferral costs two seconds and more; and one that ends before a
-busy scheduler has seen the task's process leave is taken for a task that died (Airflow 3.3)."""
+"""How long a task waits by itself before it defers. A deferral costs two seconds and more (`follow.SHORTEST_S`)."""
 
 
 class JobFailedError(AirflowException):

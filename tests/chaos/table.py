@@ -10,6 +10,8 @@ from pathlib import Path
 
 from ledger import Entry, entries, results_path
 
+from tests.generated_part import into
+
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "recovery.md"
 BEGIN, END = "<!-- chaos table: written by tests/chaos/table.py -->", "<!-- end of the chaos table -->"
 
@@ -47,19 +49,6 @@ def _row(group: Sequence[Entry]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def into(document: str, text: str) -> str:
-    """`document` with the table between its marks replaced.
-
-    Raises:
-        ValueError: the marks are not there.
-    """
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the document has no place for the table; write the lines {BEGIN!r} and {END!r} into it")
-    return f"{before}{begin}\n{text}\n{end}{after}"
-
-
 def main(arguments: Sequence[str]) -> int:
     source = Path(arguments[0]) if arguments else results_path()
     target = Path(arguments[1]) if len(arguments) > 1 else DOCUMENT
@@ -67,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: no results at {source}; run `make chaos` first", file=sys.stderr)
         return 1
     results = entries(source)
-    target.write_text(into(target.read_text(encoding="utf-8"), table(results)), encoding="utf-8")
+    target.write_text(into(target.read_text(encoding="utf-8"), table(results), begin=BEGIN, end=END), encoding="utf-8")
     print(f"{target}: {len(results)} results")
     return 0
 

@@ -15,10 +15,11 @@ from aftermath import different_tensors, examine, misread_rows, orphans, tempora
 from arena import Arena
 from chaos_job import ChaosJob
 from ledger import Entry, Ledger, entries
-from table import BEGIN, END, into, table
+from table import BEGIN, END, table
 
 from ett_reports.levels import reduce
 from ett_reports.reader import read_log
+from tests.generated_part import into
 from trainer.checkpoint import newest_complete
 from trainer.run_folder import RunFolder
 
@@ -70,6 +71,6 @@ def test_the_table_goes_into_its_place_and_nowhere_else(tmp_path: Path) -> None:
         "| kill -9 of rank 0 | commit | 2 | 2 | 2 | 2 | 9.0 |",
         "| kill -9 of rank 0 | staging | 1 | 1 | 1 | 1 | none |",
     ]
-    assert into(f"a\n{BEGIN}\nold\n{END}\nb", text) == f"a\n{BEGIN}\n{text}\n{END}\nb"
-    with pytest.raises(ValueError, match="no place for the table"):
-        into("a page", text)
+    assert into(f"a\n{BEGIN}\nold\n{END}\nb", text, begin=BEGIN, end=END) == f"a\n{BEGIN}\n{text}\n{END}\nb"
+    with pytest.raises(ValueError, match="no place for the results"):
+        into("a page", text, begin=BEGIN, end=END)

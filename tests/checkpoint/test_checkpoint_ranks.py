@@ -10,8 +10,8 @@ from typing import Any
 import checkpoint_ranks as ranks
 import pytest
 import torch
-from checkpoint_ranks import run_ranks
 
+from tests.rank_processes import run_ranks
 from trainer.checkpoint import CheckpointMode, CheckpointRef, read_reference
 from trainer.checkpoint.errors import MissingManifestError
 from trainer.run_folder import RunFolder

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import resume_ranks as ranks
 import torch
-from checkpoint_ranks import run_ranks
 
+from tests.rank_processes import run_ranks
 from trainer.model.sharding import DenseBuckets
 
 pytestmark = [pytest.mark.integration]

@@ -176,3 +176,9 @@ def test_watching_alone_never_cancels(launcher: LocalLauncher) -> None:
     handle = submit(launcher, "0:beat:20")
     run(WatchTrigger(handle=str(handle), until=Until.ENDED).on_kill())
     assert launcher.describe(handle).state in ALIVE
+
+
+def test_no_deferral_is_shorter_than_airflow_takes_to_see_that_the_task_s_process_has_ended() -> None:
+    from airflow.configuration import conf
+
+    assert conf.getint("workers", "min_heartbeat_interval") + 1 < follow.SHORTEST_S

@@ -10,10 +10,9 @@ import random
 import numpy as np
 import torch
 from torch import nn
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from trainer.model.dlrm import DLRM, embedding_tables
+from trainer.model.dlrm import DLRM, dlrm
 from trainer.spec import RefreshSpec
 
 
@@ -28,12 +27,7 @@ class NoisyDLRM(DLRM):
 
 def noisy(spec: RefreshSpec, *, device: torch.device) -> nn.Module:
     """The model factory."""
-    tables = embedding_tables(spec.contract, embedding_dim=spec.model.embedding_dim)
-    model = NoisyDLRM(
-        EmbeddingBagCollection(tables=tables, device=device),
-        dense_features=len(spec.contract.dense),
-        dense_arch=spec.model.dense_arch,
-        over_arch=spec.model.over_arch,
-    )
+    plain = dlrm(spec, device=device)
+    model = NoisyDLRM(plain.sparse_arch.embedding_bag_collection, plain.tower)
     model.tower.dense_arch = nn.Sequential(model.tower.dense_arch, nn.Dropout(0.2))
     return model

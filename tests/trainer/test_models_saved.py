@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from saved_state import differing, saved_tensors
-from sharding_ranks import predict_unsharded, restore_and_train, run_ranks, saved_in, train_and_save
+from sharding_ranks import predict_unsharded, restore_and_train, saved_in, train_and_save
 
+from tests.rank_processes import run_ranks
 from trainer.model.sharding import ShardMetadataSource
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from sharding_ranks import dense_weights, dense_weights_of_other_shapes, run_ranks, shard_tables
+from sharding_ranks import dense_weights, dense_weights_of_other_shapes, shard_tables
 
 from tests.benchmarks.startup.collectives_at_scale import TableKind
+from tests.rank_processes import run_ranks
 from trainer.model.sharding import DenseSync, ShardMetadataSource
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

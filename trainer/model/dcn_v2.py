@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torchrec.models.dlrm import DenseArch, InteractionDCNArch, OverArch, SparseArch
+from torchrec.models.dlrm import DenseArch, InteractionDCNArch, OverArch
 from torchrec.modules.crossnet import LowRankCrossNet
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from trainer.model.dlrm import embedding_tables
+from trainer.model.dlrm import DLRM, embedding_tables
 from trainer.model.options import options_of
 from trainer.spec import RefreshSpec
 
@@ -27,48 +26,22 @@ class CrossOptions:
     cross_rank: int = 32
 
 
-def dlrm_dcn_v2(spec: RefreshSpec, *, device: torch.device) -> DlrmDcnV2:
+def dlrm_dcn_v2(spec: RefreshSpec, *, device: torch.device) -> DLRM:
     """The model factory; `device` is where the embedding tables are created.
 
     Raises:
         ValueError: an option that this model does not have.
     """
     tables = embedding_tables(spec.contract, embedding_dim=spec.model.embedding_dim)
-    return DlrmDcnV2(
-        EmbeddingBagCollection(tables=tables, device=device),
+    bags = EmbeddingBagCollection(tables=tables, device=device)
+    tower = CrossTower(
         dense_features=len(spec.contract.dense),
+        sparse_features=len(spec.contract.sparse),
         dense_arch=spec.model.dense_arch,
         over_arch=spec.model.over_arch,
         cross=options_of(CrossOptions, spec.model.options),
     )
-
-
-class DlrmDcnV2(nn.Module):
-    """Logits of a batch; `tower` compiles to one graph."""
-
-    def __init__(
-        self,
-        tables: EmbeddingBagCollection,
-        *,
-        dense_features: int,
-        dense_arch: list[int],
-        over_arch: list[int],
-        cross: CrossOptions,
-    ) -> None:
-        super().__init__()
-        self.sparse_arch = SparseArch(tables)
-        self.tower = CrossTower(
-            dense_features=dense_features,
-            sparse_features=self.sparse_arch.F,
-            dense_arch=dense_arch,
-            over_arch=over_arch,
-            cross=cross,
-        )
-
-    def forward(self, dense: torch.Tensor, sparse: KeyedJaggedTensor) -> torch.Tensor:
-        """`dense` float32 `[B, D]`, `sparse` with one key per sparse column -> logits float32 `[B]`."""
-        logits: torch.Tensor = self.tower(dense, self.sparse_arch(sparse))
-        return logits
+    return DLRM(bags, tower)
 
 
 class CrossTower(nn.Module):

@@ -34,12 +34,14 @@ def dlrm(spec: RefreshSpec, *, device: torch.device) -> DLRM:
     """
     options_of(NoOptions, spec.model.options)
     tables = embedding_tables(spec.contract, embedding_dim=spec.model.embedding_dim)
-    return DLRM(
-        EmbeddingBagCollection(tables=tables, device=device),
+    bags = EmbeddingBagCollection(tables=tables, device=device)
+    tower = DenseTower(
         dense_features=len(spec.contract.dense),
+        sparse_features=len(spec.contract.sparse),
         dense_arch=spec.model.dense_arch,
         over_arch=spec.model.over_arch,
     )
+    return DLRM(bags, tower)
 
 
 def embedding_tables(contract: Contract, *, embedding_dim: int) -> list[EmbeddingBagConfig]:
@@ -62,22 +64,10 @@ def embedding_tables(contract: Contract, *, embedding_dim: int) -> list[Embeddin
 class DLRM(nn.Module):
     """Logits of a batch. `tower` is all that has no ids or tables, in one module, so that it compiles to one graph."""
 
-    def __init__(
-        self,
-        tables: EmbeddingBagCollection,
-        *,
-        dense_features: int,
-        dense_arch: list[int],
-        over_arch: list[int],
-    ) -> None:
+    def __init__(self, tables: EmbeddingBagCollection, tower: nn.Module) -> None:
         super().__init__()
         self.sparse_arch = SparseArch(tables)
-        self.tower = DenseTower(
-            dense_features=dense_features,
-            sparse_features=self.sparse_arch.F,
-            dense_arch=dense_arch,
-            over_arch=over_arch,
-        )
+        self.tower = tower
 
     def forward(self, dense: torch.Tensor, sparse: KeyedJaggedTensor) -> torch.Tensor:
         """`dense` float32 `[B, D]`, `sparse` with one key per sparse column -> logits float32 `[B]`."""

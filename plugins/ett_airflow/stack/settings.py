@@ -194,6 +194,8 @@ def _options(stack: StackHome, addresses: Addresses, database: Database, drawn: 
             "task_instance_heartbeat_timeout_detection_interval": 5,
             "orphaned_tasks_check_interval": 15,
         },
+        # The end of a task's process is noticed this late, and no deferral may be shorter (`follow.SHORTEST_S`).
+        "workers": {"min_heartbeat_interval": 1},
         # A dead triggerer's triggers are taken over this soon.
         "triggerer": {"job_heartbeat_sec": 2, "triggerer_health_check_threshold": 10},
         "usage_data_collection": {"enabled": False},

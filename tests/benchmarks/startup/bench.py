@@ -26,6 +26,7 @@ from tests.benchmarks.startup.goals import judge
 from tests.benchmarks.startup.measures import Measures
 from tests.benchmarks.startup.pictures import cumulative_picture, sharding_picture
 from tests.benchmarks.startup.results import REPOSITORY, Machine, Result, Results, code_identity
+from tests.generated_part import into
 from trainer.run_folder import home
 
 ROUNDS = 5
@@ -92,7 +93,8 @@ def report(options: argparse.Namespace) -> int:
     if options.print:
         print(text)
         return 0
-    options.document.write_text(tables.into(options.document.read_text(encoding="utf-8"), text), encoding="utf-8")
+    before = options.document.read_text(encoding="utf-8")
+    options.document.write_text(into(before, text, begin=tables.BEGIN, end=tables.END), encoding="utf-8")
     pictures = options.document.parent / "pictures"
     for name, picture in (("cumulative", cumulative_picture(results)), ("sharding", sharding_picture(results))):
         if picture is not None:

@@ -208,16 +208,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def into(document: str, text: str) -> str:
-    """`document` with what stands between its marks replaced.
-
-    Raises:
-        ValueError: the marks are not there.
-    """
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the page has no place for the results; write the lines {BEGIN!r} and {END!r} into it")
-    return f"{before}{begin}\n{text}\n{end}{after}"

@@ -27,6 +27,7 @@ from tests.benchmarks.startup.rank_modules import late_source
 from tests.benchmarks.startup.refresh import ground_of, spec_of
 from tests.benchmarks.startup.results import REPOSITORY, Machine, Result, Results, code_identity, runs_of
 from tests.ett_reports.story import Story
+from tests.generated_part import into
 from trainer.optimizations import Preset, Technique
 from trainer.run_folder import RunFolder
 from trainer.run_info import WarmStart
@@ -283,7 +284,7 @@ def test_report_replaces_what_stands_between_the_marks_only(tmp_path: Path) -> N
 
 
 def test_the_page_of_the_docs_has_a_place_for_the_results() -> None:
-    tables.into(bench.DOCUMENT.read_text(encoding="utf-8"), "")
+    into(bench.DOCUMENT.read_text(encoding="utf-8"), "", begin=tables.BEGIN, end=tables.END)
 
 
 # -- the day before ---------------------------------------------------------------------------------------------------
