@@ -58,8 +58,9 @@ format: env ## Rewrite to the house style
 test-fast: env ## The default tier: under three minutes
 	@$(BIN)/pytest -n 2
 
+# By file: the tests of one share its fixtures, a trained model or an Airflow. (pytest-xdist 3.8's loadgroup does nothing under pytest 9.2.)
 test-slow: env ## Real Airflow, real trainer processes, faults, the browser
-	@$(BIN)/pytest -n 2 --dist loadgroup -m "(integration or browser or chaos) and not soak" --durations=25
+	@$(BIN)/pytest -n 2 --dist loadfile -m "(integration or browser or chaos) and not soak" --durations=25
 
 # Triton stays out of the environment: the compiler asks whether the package is there, and writes other code for a CPU then.
 test-triton: env ## The GPU's kernels in Triton's interpreter and compiler, without a GPU (fetches Triton)

@@ -1,4 +1,4 @@
-"""What all tests share: an S3 on loopback, and which of them one worker runs."""
+"""What all tests share: an S3 on loopback."""
 
 from __future__ import annotations
 
@@ -6,14 +6,6 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `--dist loadgroup`: a module's tests share its fixtures, and all of tests/e2e the one real Airflow."""
-    for item in items:
-        group = "airflow" if item.path.parent.name == "e2e" else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
