@@ -16,6 +16,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.e2e.postgres import Postgres, is_installed, postgres_server
@@ -159,18 +160,16 @@ def land(home: Path, spec: Path = SPECS / "tiny.yaml", days: int = DAYS) -> None
 
 
 def processes_of(home: Path) -> list[str]:
-    """Every living process that knows of this home."""
+    """Every living process that knows of this home, but for the ones that pytest itself has for `multiprocessing`."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
+    for process in psutil.process_iter():
         try:
-            environment = (entry / "environ").read_bytes()
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
+            command = process.cmdline()
+            ours = process.ppid() == os.getpid() and any("multiprocessing" in argument for argument in command)
+            if command and process.pid != os.getpid() and process.environ().get("ETT_HOME") == str(home) and not ours:
+                found.append(f"{process.pid} {' '.join(command)}")
+        except psutil.Error:
             continue
-        if command and f"ETT_HOME={home}\0".encode() in environment:
-            found.append(f"{entry.name} {command.replace(bytes(1), b' ').decode(errors='replace')}")
     return found
 
 
@@ -181,24 +180,27 @@ def day(back: int) -> str:
 
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
-    from ett_airflow.stack.server import cancel_jobs, start_server, stop_server, wait_healthy
+    from ett_airflow.stack.server import start_server, stop_server, wait_healthy
     from ett_airflow.stack.settings import StackHome, free_port
 
     home = tmp_path_factory.mktemp("ett")
     specs = home / "refreshes"
     shutil.copytree(SPECS, specs)
-    patch = pytest.MonkeyPatch()
-    patch.setenv("ETT_HOME", str(home))
-    patch.setenv("ETT_SPECS", str(specs))
-    patch.setenv("ETT_API_PORT", str(free_port(0)))  # the usual one may be somebody else's in a moment
-    patch.setenv("ETT_DAGS", str(with_test_dags(home)))
     shutil.copytree(JOB_MODULES, home / "modules")
-    patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(home / "modules"), os.environ.get("PYTHONPATH")])))
     stack = ExitStack()
+    patch = stack.enter_context(pytest.MonkeyPatch.context())
+    patch.setenv("ETT_HOME", str(home))
     postgres = stack.enter_context(postgres_server()) if is_installed() else None
-    if postgres is not None:
-        patch.setenv("ETT_DATABASE_URL", postgres.url)
-    server = start_server(StackHome.default(), owner=os.getpid())
+    # For the server alone: another stack that a test starts has its own specs, and above all its own database.
+    with pytest.MonkeyPatch.context() as starting:
+        starting.setenv("ETT_SPECS", str(specs))
+        starting.setenv("ETT_API_PORT", str(free_port(0)))  # the usual one may be somebody else's in a moment
+        starting.setenv("ETT_DAGS", str(with_test_dags(home)))
+        paths = [str(home / "modules"), os.environ.get("PYTHONPATH")]
+        starting.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        if postgres is not None:
+            starting.setenv("ETT_DATABASE_URL", postgres.url)
+        server = start_server(StackHome.default(), owner=os.getpid())
     try:
         land(home)
         wait_healthy(server)
@@ -206,11 +208,9 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
         server.api.patch("/dags/tiny", {"is_paused": False})
         yield RealAirflow(server, home, specs, postgres)
     finally:
-        cancel_jobs()
         stop_server(server)
         stack.close()
         left = processes_of(home)
-        patch.undo()
         assert not left, left
 
 

@@ -209,12 +209,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _abandon(stack: StackHome) -> None:
-    """The owner was killed without a chance to clean up: end its jobs and everything in this session."""
+    """The owner was killed without a chance to clean up: end everything in this session, and then its jobs."""
     from ett_airflow.stack.server import cancel_jobs, end_session
 
     stack.state.unlink(missing_ok=True)
-    cancel_jobs()
     end_session(os.getsid(0))
+    cancel_jobs()
 
 
 if __name__ == "__main__":

@@ -49,8 +49,8 @@ def down() -> int:
         if server is not None:
             display.waiting("stopping runs, jobs and Airflow")
             _fail_active_runs(server)
-        cancel_jobs()
         if server is None:
+            cancel_jobs()
             display.say("Airflow is not running.")
             return 0
         stop_server(server)

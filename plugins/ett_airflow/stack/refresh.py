@@ -21,7 +21,6 @@ from ett_airflow.stack.preparation import Preparation
 from ett_airflow.stack.server import (
     Server,
     StackError,
-    cancel_jobs,
     held,
     running_server,
     start_server,
@@ -75,7 +74,6 @@ def refresh(spec_path: Path, params: dict[str, Any]) -> int:
                 if preparation is not None:
                     preparation.stop()
                 if found is None and server is not None:
-                    cancel_jobs()
                     stop_server(server)
 
 

@@ -123,10 +123,14 @@ def wait_healthy(server: Server, *, tick: Callable[[], None] = lambda: None) -> 
 
 
 def stop_server(server: Server) -> None:
-    """End every process of the server's session: INT, then TERM, then KILL."""
+    """End every process of the server's session (INT, then TERM, then KILL), and then every job.
+
+    In this order: Airflow would submit the next attempt of a job that is cancelled under it.
+    """
     end_session(server.session)
     _collect_child(server.session)
     server.stack.state.unlink(missing_ok=True)
+    cancel_jobs()
 
 
 def end_session(session: int) -> None:
