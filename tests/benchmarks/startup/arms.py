@@ -13,6 +13,8 @@ Techniques = frozenset[Technique]
 IN_ORDER: tuple[Technique, ...] = tuple(Technique)
 ALL: Techniques = frozenset(Technique)
 NONE: Techniques = frozenset()
+IDLE: Techniques = frozenset({Technique.SKIP_MODULES, Technique.AUTOTUNE_PRUNING})
+"""They do nothing where no module is named and nothing is autotuned; their experiments are `untraced`, `autotuning`."""
 SHARDING: Techniques = frozenset({Technique.LOCAL_METADATA, Technique.PLAN_CACHE, Technique.SKIP_STATE_BROADCAST})
 
 
@@ -135,6 +137,7 @@ def cumulative() -> Experiment:
     arms += [
         Arm(label=f"+ `{technique}`", cell=Cell(on=frozenset(IN_ORDER[: number + 1])))
         for number, technique in enumerate(IN_ORDER)
+        if technique not in IDLE
     ]
     return Experiment(name="cumulative", title="One technique after the other", arms=tuple(arms))
 
@@ -142,7 +145,11 @@ def cumulative() -> Experiment:
 def leave_one_out() -> Experiment:
     """All on, then each technique alone left out."""
     arms = [Arm(label="all on", cell=Cell(on=ALL))]
-    arms += [Arm(label=f"without `{technique}`", cell=Cell(on=ALL - {technique})) for technique in IN_ORDER]
+    arms += [
+        Arm(label=f"without `{technique}`", cell=Cell(on=ALL - {technique}))
+        for technique in IN_ORDER
+        if technique not in IDLE
+    ]
     return Experiment(name="leave-one-out", title="All but one", arms=tuple(arms))
 
 

@@ -14,6 +14,7 @@ from tests.benchmarks.startup.results import Result, runs_of
 BEGIN, END = "<!-- generated: startup -->", "<!-- end -->"
 NOTHING = ""
 
+_IDLE = " and ".join(f"`{technique}`" for technique in arms.IN_ORDER if technique in arms.IDLE)
 _TIMES = (("tts_s", "TTS s"), ("sharding_s", "sharding s"), ("compile_busy_s", "compile s"))
 _MORE = (("compile_exposed_s", "exposed s"), ("first_step_s", "first step s"))
 
@@ -47,7 +48,7 @@ def _sections(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
             some(arms.cumulative(), made=lambda one: _full(results, one))
             and [
                 "A refresh on the day after another, from its submission to its first completed step. "
-                "`of all off` is the ratio of TTS.",
+                f"`of all off` is the ratio of TTS. {_IDLE} have nothing to do here: their tables are below.",
                 *some(arms.cumulative(), made=lambda one: _full(results, one)),
                 "![Seconds to the first step, one technique after the other](pictures/startup-cumulative.svg)",
             ],

@@ -17,7 +17,7 @@ import pytest
 from ett_reports.events import Phase
 from ett_reports.reader import read_log
 from tests.benchmarks.startup import arms, attempts, bench, tables
-from tests.benchmarks.startup.arms import ALL, IN_ORDER, NONE, Cell
+from tests.benchmarks.startup.arms import ALL, IDLE, IN_ORDER, NONE, Cell
 from tests.benchmarks.startup.attempts import Bench
 from tests.benchmarks.startup.estimates import Interval, Verdict, median_of, ratio_of
 from tests.benchmarks.startup.goals import judge
@@ -44,19 +44,20 @@ def result(cell: Cell, number: int, **measures: object) -> Result:
 
 
 def test_arms_go_from_all_off_to_all_on_in_the_papers_order_and_leave_out_each_technique_once() -> None:
+    at_work = [technique for technique in IN_ORDER if technique not in IDLE]
     on = [arm.cell.on for arm in arms.cumulative().arms]
     assert on[0] == NONE
     assert on[-1] == ALL
-    assert [next(iter(after - before)) for before, after in pairwise(on)] == list(Technique)
+    assert [set(after - before) - IDLE for before, after in pairwise(on)] == [{technique} for technique in at_work]
     left_out = [ALL - arm.cell.on for arm in arms.leave_one_out().arms]
-    assert left_out == [frozenset(), *(frozenset({technique}) for technique in Technique)]
+    assert left_out == [frozenset(), *(frozenset({technique}) for technique in at_work)]
 
 
 def test_cells_have_names_of_their_own_and_shared_ones_run_once() -> None:
     cells = arms.cells_of(arms.EXPERIMENTS)
     assert len({cell.name for cell in cells}) == len(cells) == len(set(cells))
     shared = arms.cells_of([arms.cumulative(), arms.leave_one_out()])
-    assert len(shared) == 2 * len(IN_ORDER)  # all on, and all on but the last, are in both
+    assert len(shared) == 2 * (len(IN_ORDER) - len(IDLE))  # all on, and all on but the last, are in both
 
 
 @pytest.mark.parametrize("cell", arms.cells_of(arms.EXPERIMENTS), ids=lambda cell: cell.name)
@@ -194,7 +195,7 @@ def test_with_the_minutes_over_nothing_is_started(tmp_path: Path, capsys: pytest
 
 def tts_after(techniques: int) -> float:
     """From 40 s to 12 s."""
-    return 40.0 - 28.0 * techniques / len(IN_ORDER)
+    return 40.0 - 28.0 * techniques / (len(IN_ORDER) - len(IDLE))
 
 
 def measured() -> list[Result]:
@@ -258,7 +259,7 @@ def test_pictures_are_well_formed_and_bars_are_as_long_as_the_medians() -> None:
     for rect in bars:
         by_row[rect.attrib["y"]] = by_row.get(rect.attrib["y"], 0.0) + float(rect.attrib["width"])
     lengths = list(by_row.values())
-    assert len(lengths) == len(IN_ORDER) + 1
+    assert len(lengths) == len(arms.cumulative().arms)
     assert lengths[1] / lengths[0] == pytest.approx((tts_after(1) + 0.2) / 40.2, abs=0.002)
     assert cumulative_picture([]) is None and sharding_picture([]) is None
 
