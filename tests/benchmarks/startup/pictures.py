@@ -132,18 +132,18 @@ def cumulative_picture(results: Sequence[Result]) -> str | None:
 
 
 def sharding_picture(results: Sequence[Result]) -> str | None:
-    """The sharding phase over the number of tables; None without two sizes."""
+    """The sharding phase over the number of tables, where both arms are measured; None without two such sizes."""
     lines = []
     for ranks in (2, 4):
-        for number, label in enumerate(("all off", "on")):
-            points = []
-            for tables in (50, 200, 400):
-                cell = arms.sharding(tables, ranks).arms[number].cell
-                found = median_of(runs_of(results, cell, "sharding_s"))
-                if found is not None:
-                    points.append((float(tables), found.value))
-            if len(points) > 1:
-                lines.append(Line(name=f"{label}, {ranks} ranks", points=points))
+        sizes = [(float(tables), arms.sharding(tables, ranks).arms) for tables in (50, 200, 400)]
+        both = [
+            (tables, *(found.value for found in medians if found is not None))
+            for tables, (off, on) in sizes
+            if all(medians := [median_of(runs_of(results, arm.cell, "sharding_s")) for arm in (off, on)])
+        ]
+        if len(both) > 1:
+            lines.append(Line(name=f"all off, {ranks} ranks", points=[(tables, off) for tables, off, _ in both]))
+            lines.append(Line(name=f"on, {ranks} ranks", points=[(tables, on) for tables, _, on in both]))
     if not lines:
         return None
     highest = max(value for line in lines for _, value in line.points)

@@ -9,6 +9,7 @@ from tests.benchmarks.startup.arms import Arm, Experiment
 from tests.benchmarks.startup.attempts import LATENCY_S
 from tests.benchmarks.startup.estimates import Interval, median_of, ratio_of
 from tests.benchmarks.startup.goals import judge
+from tests.benchmarks.startup.pictures import sharding_picture
 from tests.benchmarks.startup.results import Result, runs_of
 
 BEGIN, END = "<!-- generated: startup -->", "<!-- end -->"
@@ -63,7 +64,15 @@ def _sections(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
         ),
         ("Compilation by what is cached", [part for one in regimes if known(one) for part in _regime(results, one)]),
         ("Restart", some(arms.restart(), made=lambda one: _plain(results, one, "tts_s", "seconds"))),
-        ("Sharding phase", [_sharding(results, [one for one in shardings if known(one)])] * any(map(known, shardings))),
+        (
+            "Sharding phase",
+            [
+                _sharding(results, [one for one in shardings if known(one)]),
+                *["![The sharding phase by number of tables](pictures/startup-sharding.svg)"]
+                * (sharding_picture(results) is not None),
+            ]
+            * any(map(known, shardings)),
+        ),
         (
             "Data that come late",
             [
