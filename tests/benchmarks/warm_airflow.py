@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 from ett_airflow.airflow_api import AirflowApi
-from ett_airflow.stack.server import Server, members, start_server, stop_server, wait_healthy
+from ett_airflow.stack.server import Server, members, start_server, take_down, wait_healthy
 from ett_airflow.stack.settings import StackHome, free_port
 
 from tests.e2e.postgres import Postgres, postgres_server
@@ -51,7 +51,7 @@ def warm_airflow(variables: Mapping[str, str]) -> Iterator[WarmAirflow]:
             wait_healthy(server)
             yield WarmAirflow(server, postgres, Path(folder))
         finally:
-            stop_server(server)
+            take_down(server)
             os.environ.clear()
             os.environ.update(before)
 

@@ -180,7 +180,7 @@ def day(back: int) -> str:
 
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
-    from ett_airflow.stack.server import start_server, stop_server, wait_healthy
+    from ett_airflow.stack.server import start_server, take_down, wait_healthy
     from ett_airflow.stack.settings import StackHome, free_port
 
     home = tmp_path_factory.mktemp("ett")
@@ -208,7 +208,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
         server.api.patch("/dags/tiny", {"is_paused": False})
         yield RealAirflow(server, home, specs, postgres)
     finally:
-        stop_server(server)
+        take_down(server)
         stack.close()
         left = processes_of(home)
         assert not left, left

@@ -14,6 +14,7 @@ from ett_airflow.stack.server import (
     running_server,
     start_server,
     stop_server,
+    take_down,
     wait_healthy,
 )
 from ett_airflow.stack.settings import StackHome
@@ -53,7 +54,7 @@ def down() -> int:
             cancel_jobs()
             display.say("Airflow is not running.")
             return 0
-        stop_server(server)
+        take_down(server)
         left = members(server.session)
         display.say(f"Stopped.{f' Still there: {left}' if left else ''}")
         return 1 if left else 0

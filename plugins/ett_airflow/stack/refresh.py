@@ -24,7 +24,7 @@ from ett_airflow.stack.server import (
     held,
     running_server,
     start_server,
-    stop_server,
+    take_down,
     wait_healthy,
 )
 from ett_airflow.stack.settings import StackHome
@@ -74,7 +74,7 @@ def refresh(spec_path: Path, params: dict[str, Any]) -> int:
                 if preparation is not None:
                     preparation.stop()
                 if found is None and server is not None:
-                    stop_server(server)
+                    take_down(server)
 
 
 def _params(window: Window | None) -> dict[str, Any]:

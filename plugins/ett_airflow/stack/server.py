@@ -123,13 +123,15 @@ def wait_healthy(server: Server, *, tick: Callable[[], None] = lambda: None) -> 
 
 
 def stop_server(server: Server) -> None:
-    """End every process of the server's session (INT, then TERM, then KILL), and then every job.
-
-    In this order: Airflow would submit the next attempt of a job that is cancelled under it.
-    """
+    """End every process of the server's session: INT, then TERM, then KILL. Its jobs go on."""
     end_session(server.session)
     _collect_child(server.session)
     server.stack.state.unlink(missing_ok=True)
+
+
+def take_down(server: Server) -> None:
+    """Stop the server, and then every job: Airflow would submit the next attempt of a job cancelled under it."""
+    stop_server(server)
     cancel_jobs()
 
 

@@ -135,12 +135,11 @@ def sharding_picture(results: Sequence[Result]) -> str | None:
     """The sharding phase over the number of tables, where both arms are measured; None without two such sizes."""
     lines = []
     for ranks in (2, 4):
-        sizes = [(float(tables), arms.sharding(tables, ranks).arms) for tables in (50, 200, 400)]
-        both = [
-            (tables, *(found.value for found in medians if found is not None))
-            for tables, (off, on) in sizes
-            if all(medians := [median_of(runs_of(results, arm.cell, "sharding_s")) for arm in (off, on)])
-        ]
+        both = []
+        for tables in (50, 200, 400):
+            off, on = (median_of(runs_of(results, arm.cell, "sharding_s")) for arm in arms.sharding(tables, ranks).arms)
+            if off is not None and on is not None:
+                both.append((float(tables), off.value, on.value))
         if len(both) > 1:
             lines.append(Line(name=f"all off, {ranks} ranks", points=[(tables, off) for tables, off, _ in both]))
             lines.append(Line(name=f"on, {ranks} ranks", points=[(tables, on) for tables, _, on in both]))

@@ -262,6 +262,8 @@ def test_pictures_are_well_formed_and_bars_are_as_long_as_the_medians() -> None:
     assert len(lengths) == len(arms.cumulative().arms)
     assert lengths[1] / lengths[0] == pytest.approx((tts_after(1) + 0.2) / 40.2, abs=0.002)
     assert cumulative_picture([]) is None and sharding_picture([]) is None
+    one_arm = [one for one in measured() if not (one.cell.startswith("shard") and one.cell.endswith("none"))]
+    assert sharding_picture(one_arm) is None
 
 
 def test_report_replaces_what_stands_between_the_marks_only(tmp_path: Path) -> None:
