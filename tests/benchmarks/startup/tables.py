@@ -49,7 +49,7 @@ def _sections(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
             some(arms.cumulative(), made=lambda one: _full(results, one))
             and [
                 "A refresh on the day after another, from its submission to its first completed step. "
-                f"`of all off` is the ratio of TTS. {_IDLE} have nothing to do here: their tables are below.",
+                f"`of all off` is the ratio of TTS. {_IDLE} have nothing to do here, and experiments of their own.",
                 *some(arms.cumulative(), made=lambda one: _full(results, one)),
                 "![Seconds to the first step, one technique after the other](pictures/startup-cumulative.svg)",
             ],
