@@ -14,7 +14,7 @@ from typing import Any
 
 from ett_airflow.seen_ends import completed
 from trainer.atomic_file import replace_text
-from trainer.launch import JobKey, LaunchError, launcher_for, newest_attempt
+from trainer.launch import JobKey, JobState, LaunchError, launcher_for, newest_attempt
 from trainer.launch.file_lock import FileLock
 from trainer.run_folder import RunFolder, runs_root
 from trainer.spec import SpecError, load_run_spec
@@ -104,7 +104,10 @@ def _job_lives(holder: Holder) -> bool:
     try:
         launcher = launcher_for(load_run_spec(holder.folder.spec_path).refresh.resources.scheduler)
         handle = newest_attempt(launcher, JobKey(refresh=holder.dag_id, run=holder.run, task=TRAINING_JOB))
-        return handle is not None and not launcher.describe(handle).terminal
+        if handle is None:
+            return False
+        status = launcher.describe(handle)
+        return not status.terminal and status.state is not JobState.REGISTERED  # which only its own run would start
     except (SpecError, LaunchError, OSError):
         return False  # nothing of it can be found: there is nothing to wait for
 

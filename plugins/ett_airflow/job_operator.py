@@ -154,6 +154,9 @@ class JobOperator(StampedOperator):
         if handle is None:
             return self.submit(run, attempt=1)
         status = run.launcher.describe(handle)
+        if status.state is JobState.REGISTERED:
+            self.log.info("attempt %d was registered by a try that died before it started: starting it", status.attempt)
+            return self.submit(run, attempt=status.attempt)
         if not status.terminal:
             self.log.info("re-attached to attempt %d, which is alive", status.attempt)
             return self.follow(run, handle, status, own=False)

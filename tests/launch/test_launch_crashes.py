@@ -70,10 +70,12 @@ def test_submitter_killed_between_registration_and_start(jobs) -> None:
     assert submitter("0", "die-before-start").wait() == -signal.SIGKILL
     key = jobs.request("x").key
     folder = JobFolder.of(key.name)
-    assert folder.exists and folder.status() is None and not jobs.launcher.describe(_handle(jobs)).terminal
+    assert folder.exists and folder.status() is None
     handle = jobs.launcher.find(key)
-    assert jobs.end(handle).state is JobState.SUCCEEDED
+    assert jobs.launcher.describe(handle).state is JobState.REGISTERED
+    assert not folder.supervised and marks(jobs) == [], "it would have the environment of whoever asks"
     assert jobs.submit("*:exit:9", devices=1) == handle
+    assert jobs.end(handle).state is JobState.SUCCEEDED
     assert jobs.launcher.describe(handle).state is JobState.SUCCEEDED
     assert len(marks(jobs)) == 1
     assert jobs.point_names() == ["submitted", "allocated", "launched", "released"]

@@ -12,6 +12,7 @@ from ett_airflow.resolution import resolve
 
 from tests.plugins.conftest import SPEC_PATH, context_of, wait_until
 from trainer.launch import JobKey, JobRequest
+from trainer.launch.job_folder import register
 from trainer.launch.local import LocalLauncher
 from trainer.run_folder import RunFolder
 from trainer.spec import load_spec
@@ -58,6 +59,16 @@ def test_a_job_that_outlives_its_run_keeps_the_lock(home: Path) -> None:
     assert lock.take(holder("b"), nobody_runs) is not None
     launcher.cancel(handle)
     wait_until(lambda: launcher.describe(handle).terminal, "the job is not cancelled")
+    assert lock.take(holder("b"), nobody_runs) is None
+
+
+def test_a_job_that_a_run_registered_and_never_started_holds_nobody_up(home: Path) -> None:
+    resolve(load_spec(SPEC_PATH), airflow_run(context_of("a")))
+    lock = ChainLock("tiny")
+    lock.take(holder("a"), everybody_runs)
+    key = JobKey(refresh="tiny", run="a", task="train")
+    request = JobRequest(key=key, command=("behave", "0:beat:30"), run_folder=RunFolder.of("tiny", "a"))
+    register(request, prepare=lambda job, submitted_ns: None)
     assert lock.take(holder("b"), nobody_runs) is None
 
 

@@ -32,6 +32,7 @@ from ett_airflow.window import NothingToTrainError
 from ett_reports.reader import read_log
 from tests.plugins.conftest import SPEC_PATH, at_three, context_of, wait_until
 from trainer.launch import JobHandle, JobKey, JobRequest, JobState, JobStatus, newest_attempt
+from trainer.launch.job_folder import register
 from trainer.launch.local import LocalLauncher
 from trainer.run_folder import RunFolder, data_root, registry_root
 from trainer.spec import RunInfo, WarmStart, Window, dump_run_spec, load_run_spec, load_spec, with_overrides
@@ -176,16 +177,25 @@ def test_a_try_that_finds_its_job_alive_re_attaches(folder: RunFolder) -> None:
 
 
 def test_a_try_killed_before_its_submission_was_recorded_finds_the_job_by_name(folder: RunFolder) -> None:
-    task = operator(Train, "1:0:wait")
-    LocalLauncher().submit(
-        JobRequest(
-            key=JobKey(refresh="tiny", run=folder.run, task="train"),
-            command=("tiny_job", "1:0:wait"),
-            run_folder=folder,
-        )
-    )
-    deferral = deferred(task, try_number=2)
+    LocalLauncher().submit(training(folder))
+    deferral = deferred(operator(Train, "1:0:wait"), try_number=2)
     assert deferral.kwargs["own"] is False
+    assert newest(folder)[1].attempt == 1
+
+
+def training(folder: RunFolder) -> JobRequest:
+    """What a try submits for the first attempt."""
+    key = JobKey(refresh="tiny", run=folder.run, task="train")
+    return JobRequest(key=key, command=("tiny_job", "1:0:wait"), run_folder=folder)
+
+
+def test_a_try_killed_before_it_started_what_it_registered_leaves_the_start_to_the_next_try(folder: RunFolder) -> None:
+    """Whoever else looks at the job, an alert or the API server, would start it with an environment that is not its."""
+    register(training(folder), prepare=lambda job, submitted_ns: None)
+    assert newest(folder)[1].state is JobState.REGISTERED
+    deferral = deferred(operator(Train, "1:0:wait"), try_number=2)
+    assert deferral.kwargs["own"] is True
+    wait_until(lambda: newest(folder)[1].state is JobState.RUNNING, "the job is not started")
     assert newest(folder)[1].attempt == 1
 
 

@@ -26,9 +26,12 @@ _SLUG_LENGTH = 45  # with the attempt and the hash a name stays within Kubernete
 
 
 class JobState(StrEnum):
-    """The life of a job: PENDING -> RUNNING -> one of the terminal states."""
+    """The life of a job: REGISTERED -> PENDING -> RUNNING -> one of the terminal states."""
 
+    REGISTERED = "registered"
+    """Written down, but nothing was started: its submitter is about to, or died. Submitting the key again starts it."""
     PENDING = "pending"
+    """It waits for its devices."""
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -39,7 +42,7 @@ class JobState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        return self not in (JobState.PENDING, JobState.RUNNING)
+        return self not in (JobState.REGISTERED, JobState.PENDING, JobState.RUNNING)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,13 @@ class Launcher(Protocol):
     """Submits jobs and follows them. Every call may be made from any process that shares `$ETT_HOME`."""
 
     def submit(self, request: JobRequest) -> JobHandle:
-        """Start the job, or find it again: one key is one job, however often and by how many it is submitted."""
+        """Start the job, or find it again: one key is one job, however often and by how many it is submitted.
+
+        The job gets the environment of who starts it, so that nobody else may: a REGISTERED one is started by `submit`.
+        """
 
     def find(self, key: JobKey) -> JobHandle | None:
-        """The job submitted under `key`, alive or ended; None if there was none."""
+        """The job submitted under `key`, alive or ended; None if there was none. Starts nothing."""
 
     def describe(self, handle: JobHandle) -> JobStatus:
         """The job's state now; changes nothing."""

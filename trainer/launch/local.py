@@ -42,12 +42,8 @@ class LocalLauncher:
         return _handle(folder)
 
     def find(self, key: JobKey) -> JobHandle | None:
-        """The job of `key`, started now if its submitter died before starting it."""
         folder = self._current(key)
-        if folder is None:
-            return None
-        _ensure_supervised(folder)
-        return _handle(folder)
+        return None if folder is None else _handle(folder)
 
     def describe(self, handle: JobHandle) -> JobStatus:
         folder = JobFolder.of(handle.id)
@@ -122,7 +118,7 @@ def observe(folder: JobFolder) -> JobStatus:
     if record is None:
         registration = folder.registration()
         return JobStatus(
-            state=JobState.PENDING,
+            state=JobState.REGISTERED,
             attempt=registration.request.key.attempt,
             submitted_ns=registration.submitted_ns,
             message="registered, not started yet",
