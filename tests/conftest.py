@@ -1,4 +1,4 @@
-"""What all tests share: an S3 on loopback."""
+"""What all tests share: an S3 on loopback, and an environment that each leaves as it was."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+
+from tests.own_home import product_variables
+
+VARIABLES_AT_START = product_variables()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """What is shared by a session may live on; a variable of it would send the next test to another's home."""
+    yield
+    assert product_variables() == VARIABLES_AT_START, f"{item.nodeid} leaves variables of its own to the next test"
 
 
 @pytest.fixture(scope="session")

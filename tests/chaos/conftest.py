@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 
 import pytest
 from aftermath import Aftermath, examine
@@ -16,6 +17,7 @@ from ledger import Entry, Ledger, results_path
 from ett_reports.events import Phase
 from ett_reports.levels import reduce
 from ett_reports.reader import read_log
+from tests.own_home import at_home
 from trainer.launch.__main__ import main as terminal
 
 SEED_VARIABLE = "ETT_CHAOS_SEED"
@@ -32,18 +34,26 @@ def pytest_report_header() -> str:
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     """A home of the session's own; whatever still runs in it at the end is ended."""
     home = tmp_path_factory.mktemp("chaos")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ETT_HOME", str(home))
-        patch.delenv("ETT_LOCAL_SLOTS", raising=False)
-        yield Arena.build(home)
+    with at_home(home):
+        arena = Arena.build(home)
+    yield arena
+    with at_home(home):
         terminal(["cancel", "--all"])
+
+
+@pytest.fixture(autouse=True)
+def at_arena(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test in the arena is at home there; the next test, of another kind, is not."""
+    with at_home(request.getfixturevalue("arena").home) if "arena" in request.fixturenames else nullcontext():
+        yield
 
 
 @pytest.fixture(scope="session")
 def undisturbed(arena: Arena) -> ChaosJob:
     """What every other job must come out as."""
-    job = arena.new_job("undisturbed")
-    job.finish()
+    with at_home(arena.home):
+        job = arena.new_job("undisturbed")
+        job.finish()
     return job
 
 

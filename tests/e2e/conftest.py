@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from tests.e2e.postgres import Postgres, is_installed, postgres_server
+from tests.own_home import at_home
 
 REPOSITORY = Path(__file__).parents[2]
 SPECS = Path(__file__).parent / "refreshes"
@@ -188,11 +189,9 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
     shutil.copytree(SPECS, specs)
     shutil.copytree(JOB_MODULES, home / "modules")
     stack = ExitStack()
-    patch = stack.enter_context(pytest.MonkeyPatch.context())
-    patch.setenv("ETT_HOME", str(home))
     postgres = stack.enter_context(postgres_server()) if is_installed() else None
     # For the server alone: another stack that a test starts has its own specs, and above all its own database.
-    with pytest.MonkeyPatch.context() as starting:
+    with at_home(home), pytest.MonkeyPatch.context() as starting:
         starting.setenv("ETT_SPECS", str(specs))
         starting.setenv("ETT_API_PORT", str(free_port(0)))  # the usual one may be somebody else's in a moment
         starting.setenv("ETT_DAGS", str(with_test_dags(home)))
@@ -208,10 +207,18 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAirflow]:
         server.api.patch("/dags/tiny", {"is_paused": False})
         yield RealAirflow(server, home, specs, postgres)
     finally:
-        take_down(server)
+        with at_home(home):
+            take_down(server)
         stack.close()
         left = processes_of(home)
         assert not left, left
+
+
+@pytest.fixture(autouse=True)
+def at_airflow(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test in the session's Airflow is at home there; the next test, of another kind, is not."""
+    with at_home(request.getfixturevalue("airflow").home) if "airflow" in request.fixturenames else nullcontext():
+        yield
 
 
 def with_test_dags(home: Path) -> Path:

@@ -202,9 +202,11 @@ def test_p32_a_resumed_run_shows_all_of_its_time_and_a_dead_attempt_ends_at_its_
     run = case("p32", train_steps="1:40:wait 2:100:0")
     rank = waits_for(run, 1).ranks[0].pid
     supervisor = json.loads((run.airflow.home / "local" / "jobs" / handle_of(run, 1).id / "status.json").read_text())
+    lost = [psutil.Process(pid) for pid in (supervisor["supervisor"]["pid"], rank)]
+    for process in lost:  # a lost machine says no last word
+        process.kill()
+    psutil.wait_procs(lost, timeout=10)
     died_ns = time.time_ns()
-    for pid in (supervisor["supervisor"]["pid"], rank):  # a lost machine says no last word
-        kill(pid)
     assert run.ended() == "success", run.tasks()
     report = run.report().job
     first, second = report.attempts
