@@ -195,6 +195,7 @@ def test_a_supervisor_and_a_keeper_killed_at_once_leave_no_rank(jobs) -> None:
     os.kill(jobs.supervisor_pid(handle), signal.SIGKILL)
     ranks = {rank.pid for rank in jobs.launcher.describe(handle).ranks}
     jobs.until(lambda: not any(alive(pid) for pid in ranks), "ranks outlive their keeper")
+    jobs.state(handle, JobState.LOST)
     jobs.launcher.cancel(handle)
     assert not [process for process in processes if alive(process.pid)]
 
