@@ -91,8 +91,9 @@ def _circumstances(results: Sequence[Result]) -> str:
     machines = sorted({str(result.machine) for result in results})
     loads, codes = [result.load for result in results], {result.code for result in results}
     counts = [len({one.round for one in results if one.cell == cell}) for cell in {one.cell for one in results}]
+    each = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     told = (
-        f"Measured on {'; '.join(machines)}. {len(results)} runs, {min(counts)} to {max(counts)} of each arm, "
+        f"Measured on {'; '.join(machines)}. {len(results)} runs, {each} of each arm, "
         f"interleaved in rounds; load when a run began {min(loads):.1f} to {max(loads):.1f}. Medians with 95% "
         "bootstrap intervals over the runs (of five runs that is about their range); a ratio is of medians, with "
         "whole rounds resampled. *Indistinguishable*: the interval holds 1. Of some fifty comparisons, two or three "
