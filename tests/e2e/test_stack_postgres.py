@@ -1,8 +1,10 @@
-"""Airflow on Postgres as containers run it: prepared once, then its components in processes of their own."""
+"""Airflow on Postgres: its components in processes of their own, as containers run them; one Airflow to a database."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -99,6 +101,30 @@ def test_components_apart_find_each_other_and_end_when_told(environment: dict[st
     assert [status for status, _ in ends] == [0, 0], ends
     home = Path(environment["ETT_HOME"])
     wait_until(lambda: not processes_of(home), lambda: str(processes_of(home)), patience_s=30)
+
+
+def test_a_second_airflow_on_the_same_database_is_refused(environment: dict[str, str], tmp_path: Path) -> None:
+    """They would take each other's runs; one that was killed without warning keeps nobody out."""
+    other_home = tmp_path / "other"
+    other = {**environment, "ETT_HOME": str(other_home), "ETT_API_PORT": str(free_port(0))}
+    try:
+        status, output = Command.start(environment, "up").ended()
+        assert status == 0, output
+        status, output = Command.start(other, "up").ended()
+        assert status == 1, output
+        assert re.search(r"another Airflow works on postgresql\S*airflow:\*\*\*@\S*: scheduler \d+ on", output)
+        assert not processes_of(other_home)
+        status, output = Command.start(environment, "status").ended()
+        assert status == 0, output
+        state = json.loads((Path(environment["ETT_HOME"]) / "airflow" / "stack.json").read_text())
+        os.killpg(state["session"], signal.SIGKILL)
+        status, output = Command.start(other, "up").ended()
+        assert status == 0, output
+    finally:
+        for each in (environment, other):
+            Command.start(each, "down").ended()
+    for each in (environment, other):
+        wait_until(lambda home=Path(each["ETT_HOME"]): not processes_of(home), lambda: "processes are left", 30)
 
 
 def _healthy(api: AirflowApi) -> bool:

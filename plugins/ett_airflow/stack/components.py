@@ -160,6 +160,8 @@ def main(arguments: list[str] | None = None) -> int:
     _import_airflow()
     try:
         bring_up(stack)
+        if options.alone:
+            Database.of_this_process().refuse_company()
     except DatabaseError as error:
         print(error, file=sys.stderr, flush=True)
         return 1
@@ -204,6 +206,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--owner", type=int, help="stop when this process is gone")
     parser.add_argument("--only", action="append", choices=list(COMPONENTS), help="this component (again for more)")
     parser.add_argument("--logs", choices=["files", "stdout"], default="files")
+    parser.add_argument("--alone", action="store_true", help="fail if another Airflow works on the same database")
     parser.add_argument("--prepare", action="store_true", help="migrate the database, create pools, and end")
     return parser
 

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,29 @@ class Database:
         db.upgradedb()
         migrated.write_text(stamp, encoding="utf-8")
 
+    def refuse_company(self) -> None:
+        """Make sure that no other Airflow works on it: two would take each other's runs, without a word.
+
+        A scheduler is alive if its heartbeat moves while it is watched, for two and a half beats: one that was
+        killed looks alive for half a minute by its record.
+
+        Raises:
+            DatabaseError: another scheduler is alive.
+        """
+        if not self.is_postgres:
+            return  # a file below `$ETT_HOME`, which one Airflow has at a time
+        from airflow.configuration import conf
+
+        last_look = time.monotonic() + 2.5 * conf.getfloat("scheduler", "scheduler_heartbeat_sec")
+        first = _scheduler_heartbeats()
+        while (now := _scheduler_heartbeats()) and time.monotonic() < last_look:
+            if moved := [name for name, beat in now.items() if beat != first.get(name)]:
+                raise DatabaseError(
+                    f"another Airflow works on {self.shown}: {', '.join(sorted(moved))}. Two on one database take each "
+                    f"other's runs. Stop that one, or give this one a database of its own by ${DATABASE_VARIABLE}"
+                )
+            time.sleep(0.5)
+
     def _wait(self) -> None:
         from airflow import settings
         from sqlalchemy import text
@@ -108,6 +132,21 @@ class Database:
                 time.sleep(0.5)
             else:
                 return
+
+
+def _scheduler_heartbeats() -> dict[str, datetime | None]:
+    """The last sign of life of each scheduler that may be alive by its record."""
+    from airflow.configuration import conf
+    from airflow.jobs.job import Job
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    threshold = timedelta(seconds=conf.getint("scheduler", "scheduler_health_check_threshold"))
+    alive = select(Job.hostname, Job.id, Job.latest_heartbeat).where(
+        Job.job_type == "SchedulerJob", Job.state == "running", Job.latest_heartbeat > datetime.now(UTC) - threshold
+    )
+    with create_session() as session:
+        return {f"scheduler {number} on {host}": beat for host, number, beat in session.execute(alive)}
 
 
 def _at_head() -> bool:

@@ -84,7 +84,7 @@ def start_server(stack: StackHome, *, owner: int | None) -> Server:
     database = Database.configured(stack.root)
     stack.create()
     port = free_port(int(os.environ.get("ETT_API_PORT") or USUAL_PORT))
-    command = [sys.executable, "-m", "ett_airflow.stack.components"]
+    command = [sys.executable, "-m", "ett_airflow.stack.components", "--alone"]
     if owner is not None:
         command += ["--owner", str(owner)]
     with (stack.logs / "components.log").open("ab") as log:
