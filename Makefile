@@ -67,7 +67,7 @@ test-triton: env ## The GPU's kernels in Triton's interpreter and compiler, with
 	@test -d $(TRITON)/triton || $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(TRITON) "$$(grep '^triton==' requirements/gpu.txt)"
 	@ETT_TRITON=$(TRITON) $(BIN)/pytest -m integration tests/trainer/test_triton_interaction.py
 
-chaos: env ## Every injected fault, the whole matrix included, and the table in docs/recovery.md (an hour)
+chaos: env ## Every injected fault, the whole matrix included, and the table in docs/recovery.md (two hours)
 	@$(BIN)/pytest -m chaos --durations=15
 	@$(BIN)/python tests/chaos/table.py
 
