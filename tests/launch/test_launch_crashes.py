@@ -42,6 +42,14 @@ if "stay" in sys.argv:
     time.sleep(60)
 """
 
+OBSERVER = """
+import sys
+from trainer.launch.job_folder import JobFolder
+from trainer.launch.local import observe
+
+print(observe(JobFolder.of(sys.argv[1])).state)
+"""
+
 
 def submitter(*arguments: str, **options: object) -> subprocess.Popen[str]:
     root = str(Path(__file__).parents[2])
@@ -74,6 +82,9 @@ def test_submitter_killed_between_registration_and_start(jobs) -> None:
     handle = jobs.launcher.find(key)
     assert jobs.launcher.describe(handle).state is JobState.REGISTERED
     assert not folder.supervised and marks(jobs) == [], "it would have the environment of whoever asks"
+    with folder.lock():  # as its supervisor does before it has written a status
+        in_between = subprocess.run([sys.executable, "-c", OBSERVER, folder.name], capture_output=True, text=True)
+    assert in_between.stdout.strip() == JobState.PENDING, in_between.stderr
     assert jobs.submit("*:exit:9", devices=1) == handle
     assert jobs.end(handle).state is JobState.SUCCEEDED
     assert jobs.launcher.describe(handle).state is JobState.SUCCEEDED

@@ -118,10 +118,10 @@ def observe(folder: JobFolder) -> JobStatus:
     if record is None:
         registration = folder.registration()
         return JobStatus(
-            state=JobState.REGISTERED,
+            state=JobState.PENDING if supervised else JobState.REGISTERED,
             attempt=registration.request.key.attempt,
             submitted_ns=registration.submitted_ns,
-            message="registered, not started yet",
+            message="its supervisor starts" if supervised else "registered, not started yet",
         )
     if record.status.terminal or supervised:
         return record.status
